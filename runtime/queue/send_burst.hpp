@@ -1,0 +1,288 @@
+// Builds work requests in place, in the send ring:
+//
+//   auto burst = qp.send_burst();
+//   while (burst.write(sge, remote, {.wr_id = n})) …;
+//   burst.ring();
+//
+// Every call returns false when the ring or the completion queue has no room, and then has done
+// nothing: a full ring is a return value, never a wait. `ring()` tells the device, once for all
+// of them; so does the destructor. `defer()` leaves that to a later SendQueue::ring_doorbell.
+//
+// Lengths are checked against the QP's limits by assert only where the ring could be damaged;
+// a request that the device refuses completes with an error.
+//
+// Cost: no allocation, lock, system call, virtual call or branch on the driver per request.
+#pragma once
+
+#include <cassert>
+#include <span>
+
+#include "pollen/queue/completion_queue.hpp"
+#include "pollen/queue/send_queue.hpp"
+#include "pollen/queue/work_request.hpp"
+
+namespace pollen::queue {
+
+class SendBurst {
+ public:
+  explicit SendBurst(SendQueue& sq) noexcept
+      : sq_(sq),
+        wqes_(sq.ring_.wqes),
+        wr_ids_(reinterpret_cast<std::byte*>(sq.wr_ids_.get())),
+        mask_(sq.ring_.blocks * std::size_t{block_bytes} - 1),
+        at_((sq.producer_ & sq.mask_) * std::size_t{block_bytes}),
+        qpn_be_(big_endian(sq.ring_.qpn << 8)),
+        producer_(sq.producer_),
+        stop_(sq.producer_),
+        posted_(sq.posted_),
+        last_(sq.last_) {}
+  ~SendBurst() { ring(); }
+  SendBurst(const SendBurst&) = delete;
+  SendBurst& operator=(const SendBurst&) = delete;
+
+  // --- RC, UC -------------------------------------------------------------------------------
+
+  bool send(const Sge& local, const WrOptions& options = {}) noexcept {
+    return put_simple(MLX5_OPCODE_SEND, 0, local, options);
+  }
+  bool send(std::span<const Sge> local, const WrOptions& options = {}) noexcept {
+    return put_gather(MLX5_OPCODE_SEND, 0, nullptr, 0, local, options);
+  }
+  bool send_inline(std::span<const std::byte> data, const WrOptions& options = {}) noexcept {
+    return put_inline<0>(MLX5_OPCODE_SEND, 0, nullptr, data, options);
+  }
+  bool send_with_imm(const Sge& local, std::uint32_t imm, const WrOptions& options = {}) noexcept {
+    return put_simple(MLX5_OPCODE_SEND_IMM, big_endian(imm), local, options);
+  }
+  bool send_with_imm(std::span<const Sge> local, std::uint32_t imm, const WrOptions& options = {}) noexcept {
+    return put_gather(MLX5_OPCODE_SEND_IMM, big_endian(imm), nullptr, 0, local, options);
+  }
+  bool send_inline_with_imm(std::span<const std::byte> data, std::uint32_t imm,
+                            const WrOptions& options = {}) noexcept {
+    return put_inline<0>(MLX5_OPCODE_SEND_IMM, big_endian(imm), nullptr, data, options);
+  }
+  // Sends, and takes the peer's right to use its own `rkey` away.
+  bool send_with_inv(const Sge& local, std::uint32_t rkey, const WrOptions& options = {}) noexcept {
+    return put_simple(MLX5_OPCODE_SEND_INVAL, big_endian(rkey), local, options);
+  }
+
+  bool write(const Sge& local, const Remote& remote, const WrOptions& options = {}) noexcept {
+    return put_remote(MLX5_OPCODE_RDMA_WRITE, 0, local, remote, options);
+  }
+  bool write(std::span<const Sge> local, const Remote& remote, const WrOptions& options = {}) noexcept {
+    return put_gather(MLX5_OPCODE_RDMA_WRITE, 0, &remote, 1, local, options);
+  }
+  bool write_inline(std::span<const std::byte> data, const Remote& remote,
+                    const WrOptions& options = {}) noexcept {
+    return put_inline<1>(MLX5_OPCODE_RDMA_WRITE, 0, &remote, data, options);
+  }
+  bool write_with_imm(const Sge& local, const Remote& remote, std::uint32_t imm,
+                      const WrOptions& options = {}) noexcept {
+    return put_remote(MLX5_OPCODE_RDMA_WRITE_IMM, big_endian(imm), local, remote, options);
+  }
+  bool write_with_imm(std::span<const Sge> local, const Remote& remote, std::uint32_t imm,
+                      const WrOptions& options = {}) noexcept {
+    return put_gather(MLX5_OPCODE_RDMA_WRITE_IMM, big_endian(imm), &remote, 1, local, options);
+  }
+  bool write_inline_with_imm(std::span<const std::byte> data, const Remote& remote, std::uint32_t imm,
+                             const WrOptions& options = {}) noexcept {
+    return put_inline<1>(MLX5_OPCODE_RDMA_WRITE_IMM, big_endian(imm), &remote, data, options);
+  }
+
+  bool read(const Sge& local, const Remote& remote, const WrOptions& options = {}) noexcept {
+    return put_remote(MLX5_OPCODE_RDMA_READ, 0, local, remote, options);
+  }
+  bool read(std::span<const Sge> local, const Remote& remote, const WrOptions& options = {}) noexcept {
+    return put_gather(MLX5_OPCODE_RDMA_READ, 0, &remote, 1, local, options);
+  }
+
+  // 8 bytes at an 8-byte aligned remote address; the value before goes to `local`.
+  bool fetch_add(const Sge& local, const Remote& remote, std::uint64_t add,
+                 const WrOptions& options = {}) noexcept {
+    return put_atomic(MLX5_OPCODE_ATOMIC_FA, local, remote, add, 0, options);
+  }
+  bool cmp_swap(const Sge& local, const Remote& remote, std::uint64_t compare, std::uint64_t swap,
+                const WrOptions& options = {}) noexcept {
+    return put_atomic(MLX5_OPCODE_ATOMIC_CS, local, remote, swap, compare, options);
+  }
+
+  bool nop(const WrOptions& options = {}) noexcept {
+    if (!reserve(1)) return false;
+    std::byte* wqe = next();
+    put_ctrl(wqe, MLX5_OPCODE_NOP, 1, 0, options);
+    return commit(wqe, 1, 0, options);
+  }
+
+  // --- UD -----------------------------------------------------------------------------------
+
+  bool send_to(const Address& to, const Sge& local, const WrOptions& options = {}) noexcept {
+    return put_datagram(MLX5_OPCODE_SEND, 0, to, local, options);
+  }
+  bool send_to_with_imm(const Address& to, const Sge& local, std::uint32_t imm,
+                        const WrOptions& options = {}) noexcept {
+    return put_datagram(MLX5_OPCODE_SEND_IMM, big_endian(imm), to, local, options);
+  }
+  bool send_to(const Address& to, std::span<const Sge> local, const WrOptions& options = {}) noexcept {
+    return put_gather(MLX5_OPCODE_SEND, 0, &to, 3, local, options);
+  }
+  bool send_inline_to(const Address& to, std::span<const std::byte> data,
+                      const WrOptions& options = {}) noexcept {
+    return put_inline<3>(MLX5_OPCODE_SEND, 0, &to, data, options);
+  }
+
+  // --- end of the burst ---------------------------------------------------------------------
+
+  // Requests built since the last ring() or defer().
+  std::uint32_t size() const noexcept { return posted_ - sq_.posted_; }
+
+  // Hands the requests to the device: doorbell record, then doorbell. Returns their number.
+  std::uint32_t ring() noexcept {
+    const std::uint32_t count = defer();
+    sq_.ring_doorbell();
+    return count;
+  }
+
+  // Leaves the doorbell to SendQueue::ring_doorbell, which can cover several bursts.
+  std::uint32_t defer() noexcept {
+    const std::uint32_t count = posted_ - sq_.posted_;
+    if (count == 0) return 0;
+    const bool queue_idle = sq_.tail_ == sq_.signalled_end_;
+    if (producer_ != sq_.signalled_end_ &&
+        (queue_idle || posted_ - sq_.signalled_sequence_ >= sq_.signal_every_))
+      sq_.signal(last_, producer_, posted_);
+    sq_.single_wqe_ = count == 1 && sq_.rung_ == sq_.producer_;
+    sq_.producer_ = producer_;
+    sq_.posted_ = posted_;
+    sq_.posted_total_ += count;
+    sq_.bytes_posted_ += bytes_;
+    bytes_ = 0;
+    sq_.last_ = last_;
+    sq_.cq_->charge(count);
+    stop_ = producer_;
+    return count;
+  }
+
+ private:
+  // Whether there is room for a WQE of `blocks`. One comparison covers three things that are rare:
+  // the ring is full, the completion queue is, or a WQE is due to be signalled.
+  bool reserve(std::uint32_t blocks) noexcept {
+    if (stop_ - producer_ < blocks) [[unlikely]] {
+      stop_ = sq_.stop_after(last_, producer_, posted_, blocks);
+      return stop_ != producer_;
+    }
+    return true;
+  }
+  std::byte* next() const noexcept { return wqes_ + at_; }
+
+  void put_ctrl(std::byte* wqe, std::uint32_t opcode, std::uint32_t segments, std::uint32_t imm_be,
+                const WrOptions& options) noexcept {
+    // All but the index is the same for every WQE of a kind: one store, then the index over it.
+    store_u64(wqe, static_cast<std::uint64_t>(qpn_be_ | big_endian(segments)) << 32 | big_endian(opcode));
+    store_be(wqe + 1, static_cast<std::uint16_t>(producer_));
+    const std::uint64_t flags = (options.fence ? ctrl_fence : 0U) | (options.solicited ? ctrl_solicited : 0U);
+    store_u64(wqe + 8, flags << 24 | static_cast<std::uint64_t>(imm_be) << 32);
+  }
+  static void put_remote_segment(std::byte* at, const Remote& remote) noexcept {
+    store_be(at, remote.address);
+    store_be(at + 8, remote.rkey);
+    store_u32(at + 12, 0);
+  }
+  static void put_data(std::byte* at, const Sge& local) noexcept {
+    store_be(at, local.bytes);
+    store_be(at + 4, local.lkey);
+    store_be(at + 8, reinterpret_cast<std::uint64_t>(local.address));
+  }
+
+  bool commit(std::byte* wqe, std::uint32_t blocks, std::uint32_t bytes, const WrOptions& options) noexcept {
+    store_u64(wr_ids_ + at_ / (block_bytes / sizeof options.wr_id), options.wr_id);
+    last_ = reinterpret_cast<CtrlSegment*>(wqe);
+    producer_ += blocks;
+    at_ = (at_ + blocks * block_bytes) & mask_;
+    bytes_ += bytes;
+    ++posted_;
+    if (options.signal) sq_.signal(last_, producer_, posted_);
+    return true;
+  }
+
+  // The shapes of one gather entry. The entry is taken by value: its fields then stay in registers,
+  // while the WQE's stores could alias a reference. Zero bytes: no data segment at all.
+  bool put_simple(std::uint32_t opcode, std::uint32_t imm_be, Sge local, const WrOptions& options) noexcept {
+    if (local.bytes == 0) [[unlikely]] return put_gather(opcode, imm_be, nullptr, 0, {}, options);
+    if (!reserve(1)) return false;
+    std::byte* wqe = next();
+    put_ctrl(wqe, opcode, 2, imm_be, options);
+    put_data(wqe + 16, local);
+    return commit(wqe, 1, local.bytes, options);
+  }
+
+  bool put_remote(std::uint32_t opcode, std::uint32_t imm_be, Sge local, Remote remote,
+                  const WrOptions& options) noexcept {
+    if (local.bytes == 0) [[unlikely]] return put_gather(opcode, imm_be, &remote, 1, {}, options);
+    if (!reserve(1)) return false;
+    std::byte* wqe = next();
+    put_ctrl(wqe, opcode, 3, imm_be, options);
+    put_remote_segment(wqe + 16, remote);
+    put_data(wqe + 32, local);
+    return commit(wqe, 1, local.bytes, options);
+  }
+
+  bool put_atomic(std::uint32_t opcode, Sge local, const Remote& remote, std::uint64_t swap_add,
+                  std::uint64_t compare, const WrOptions& options) noexcept {
+    if (!reserve(1)) return false;
+    std::byte* wqe = next();
+    put_ctrl(wqe, opcode, 4, 0, options);
+    put_remote_segment(wqe + 16, remote);
+    store_be(wqe + 32, swap_add);
+    store_be(wqe + 40, compare);
+    put_data(wqe + 48, local);
+    return commit(wqe, 1, local.bytes, options);
+  }
+
+  bool put_datagram(std::uint32_t opcode, std::uint32_t imm_be, const Address& to, Sge local,
+                    const WrOptions& options) noexcept {
+    const std::uint32_t data = local.bytes != 0;
+    const std::uint32_t blocks = blocks_of_segments(4 + data);
+    if (!reserve(blocks)) return false;
+    std::byte* wqe = next();
+    put_ctrl(wqe, opcode, 4 + data, imm_be, options);
+    std::memcpy(wqe + 16, &to.segment, sizeof to.segment);
+    if (data != 0) put_data(block_behind(wqe), local);
+    return commit(wqe, blocks, local.bytes, options);
+  }
+
+  // The block behind `wqe`'s first, which for the ring's last block is the ring's first.
+  std::byte* block_behind(std::byte* wqe) const noexcept {
+    std::byte* next = wqe + block_bytes;
+    return next == ring_end() ? wqes_ : next;
+  }
+
+  std::byte* ring_end() const noexcept {
+    return wqes_ + mask_ + 1;
+  }
+
+  template <std::uint32_t head_segments>
+  bool put_inline(std::uint32_t opcode, std::uint32_t imm_be, const void* head, std::span<const std::byte> data,
+                  const WrOptions& options) noexcept;
+  bool put_gather(std::uint32_t opcode, std::uint32_t imm_be, const void* head, std::uint32_t head_segments,
+                  std::span<const Sge> local, const WrOptions& options) noexcept;
+
+  // Copies of what a request needs: the compiler keeps them in registers, which it could not do
+  // with members of the queue, as a WQE's stores might alias those.
+  SendQueue& sq_;
+  std::byte* const wqes_;
+  std::byte* const wr_ids_;
+  const std::size_t mask_;  // of byte offsets in the ring
+  std::size_t at_;          // byte offset of the next WQE
+  const std::uint32_t qpn_be_;
+  std::uint32_t producer_;
+  std::uint32_t stop_;  // the producer index at which SendQueue::stop_after is asked
+  std::uint32_t posted_;
+  CtrlSegment* last_;
+  std::uint64_t bytes_ = 0;
+};
+
+inline SendBurst SendQueue::burst() noexcept { return SendBurst(*this); }
+
+}  // namespace pollen::queue
+
+#include "pollen/queue/send_burst_copy.hpp"
