@@ -49,7 +49,7 @@ enum PacketFlags : std::uint8_t {
 // see the memory; never in a frame.
 struct PayloadReference {
   std::uint32_t backing;   // fd number of the sender's memory file; own_address_space: see there
-  std::uint32_t reserved;
+  std::uint32_t inode;     // its low bits: an fd number can come to mean another file
   std::uint64_t offset;    // in that file
 };
 inline constexpr std::uint32_t own_address_space = 0xffffffff;  // `offset` is a plain address

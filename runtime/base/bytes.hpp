@@ -7,9 +7,13 @@
 
 namespace pollen {
 
-constexpr std::uint16_t swap_bytes(std::uint16_t v) noexcept { return __builtin_bswap16(v); }
-constexpr std::uint32_t swap_bytes(std::uint32_t v) noexcept { return __builtin_bswap32(v); }
-constexpr std::uint64_t swap_bytes(std::uint64_t v) noexcept { return __builtin_bswap64(v); }
+template <typename T>
+constexpr T swap_bytes(T v) noexcept {
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8);
+  if constexpr (sizeof(T) == 2) return static_cast<T>(__builtin_bswap16(static_cast<std::uint16_t>(v)));
+  if constexpr (sizeof(T) == 4) return static_cast<T>(__builtin_bswap32(static_cast<std::uint32_t>(v)));
+  if constexpr (sizeof(T) == 8) return static_cast<T>(__builtin_bswap64(static_cast<std::uint64_t>(v)));
+}
 
 // Host to big-endian and back: the same operation.
 template <typename T>

@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <ctime>
@@ -78,11 +79,12 @@ SignalGuard::~SignalGuard() {
 }
 
 int SignalGuard::wait(std::int64_t timeout_ns) {
-  const std::int64_t deadline_ns = now_ns() + timeout_ns;
+  constexpr std::int64_t longest_ns = std::int64_t{1} << 60;  // keeps the sum below in range
+  const std::int64_t deadline_ns = now_ns() + std::min(timeout_ns, longest_ns);
   for (;;) {
     std::uint64_t count = 0;
     if (read(wake_fd_, &count, sizeof count) == sizeof count) {
-      on_stop_();
+      if (on_stop_) on_stop_();
       return first_signal;
     }
     const std::int64_t left_ns = deadline_ns - now_ns();

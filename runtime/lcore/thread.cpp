@@ -25,6 +25,8 @@ class AllSignalsBlocked {
   AllSignalsBlocked() {
     sigset_t all;
     sigfillset(&all);
+    // A thread's own faults cannot wait: blocked, they would end the process past any crash handler.
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&all, fault);
     pthread_sigmask(SIG_SETMASK, &all, &before_);
   }
   ~AllSignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }

@@ -1,5 +1,5 @@
-// A thread that stays on one lcore: pinned, named "lcore-N", all signals blocked, memory from its own
-// node, on request under SCHED_FIFO.
+// A thread that stays on one lcore: pinned, named "lcore-N", all signals blocked but those of its own
+// faults, memory from its own node, on request under SCHED_FIFO.
 //
 // The constructor returns once the thread stands where it should, and throws pollen::Error if it
 // cannot be put there; then the function has not run and will not. An exception that leaves the

@@ -111,7 +111,8 @@ TEST_SUITE("memory.copy") {
   }
 
   TEST_CASE("copy uses the best engine that the CPU has") {
-    const bool best = pollen::memory::detail::copy_function == pollen::memory::copy_engines().front().function;
+    const bool best =
+        pollen::memory::detail::copy_function == pollen::memory::copy_engines().front().function;
     CHECK(best);
   }
 }
