@@ -158,11 +158,12 @@ void Engine::dispatch(const Incoming& from, const Packet& packet, const std::byt
   }
   // A NIC takes packets for a connection from its peer's address only.
   if (qp->link == nullptr || qp->link->engine_id() != from.sender_engine) return;
+  if (packet.run > 1 && (packet.flags & packet_by_reference) == 0) return;
   if ((packet.flags & packet_by_reference) != 0) {
     if (packet.reference.backing == own_address_space)
       payload = from.sender == self_ ? reinterpret_cast<const std::byte*>(packet.reference.offset) : nullptr;
     else
-      payload = from.memory->find(packet.reference, packet.payload_bytes);
+      payload = from.memory->find(packet.reference, (psns_of(packet) - 1) * qp->mtu + packet.payload_bytes);
     if (payload == nullptr) {
       const_cast<Incoming&>(from).rx.refuse_references();
       return on_unreadable(*this, *qp, packet);

@@ -54,6 +54,11 @@ struct PayloadReference {
 };
 inline constexpr std::uint32_t own_address_space = 0xffffffff;  // `offset` is a plain address
 
+// A payload that is passed by reference may stand for a run of packets with consecutive PSNs, all
+// but the last of the full MTU, as a NIC's segmentation offload has it: payload_bytes is that of the
+// last. On a wire that carries frames there are no references, and so no runs.
+inline constexpr std::uint32_t max_run_bytes = 64 << 10;
+
 struct Packet {
   PacketOp op;
   std::uint8_t flags;
@@ -67,7 +72,7 @@ struct Packet {
   std::uint32_t dma_bytes;  // RETH; DETH: the source QP
   std::uint16_t pkey;
   std::uint8_t gid_index;   // of the sender's source address
-  std::uint8_t pad;
+  std::uint8_t run;           // by reference only: so many packets in one; 0 and 1: one
   union {
     PayloadReference reference;
     struct {
@@ -77,6 +82,8 @@ struct Packet {
     std::uint64_t atomic_original;  // AtomicAckETH
   };
 };
+constexpr std::uint32_t psns_of(const Packet& packet) noexcept { return packet.run > 1 ? packet.run : 1; }
+
 static_assert(sizeof(Packet) == 56 && std::is_trivially_copyable_v<Packet>);
 
 inline constexpr std::uint32_t psn_mask = 0xffffff;

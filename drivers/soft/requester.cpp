@@ -194,20 +194,27 @@ PacketOp request_op(std::uint8_t opcode, bool first, bool last) noexcept {
   }
 }
 
-// Puts message bytes into the packet, by reference where both sides can see them. 0, or the
-// syndrome of a list whose region is gone.
-std::uint8_t attach_payload(Engine& engine, const SoftQp& qp, const PendingWqe& pending, Link& link,
-                            std::uint32_t offset, std::uint32_t bytes) noexcept {
-  Packet& packet = link.packet();
-  packet.payload_bytes = static_cast<std::uint16_t>(bytes);
+// Copies message bytes into the packet. 0, or the syndrome of a list whose region is gone.
+std::uint8_t copy_payload(Engine& engine, const SoftQp& qp, const PendingWqe& pending, Link& link,
+                          std::uint32_t offset, std::uint32_t bytes) noexcept {
+  link.packet().payload_bytes = static_cast<std::uint16_t>(bytes);
   if (bytes == 0) return 0;
-  if (pending.single.bytes != 0 && bytes > slot_payload_bytes) {
-    const std::uint64_t address = pending.single.address + offset;
-    const RegionEntry* region = engine.regions().find(pending.single.lkey, qp.pd, address, bytes, Access::none);
-    if (region == nullptr) return MLX5_CQE_SYNDROME_LOCAL_PROT_ERR;
-    if (qp.transport == Transport::rc && engine.refer(link, *region, address, packet)) return 0;
-  }
   return gather(engine, qp, pending, offset, link.payload(bytes), bytes) ? 0 : MLX5_CQE_SYNDROME_LOCAL_PROT_ERR;
+}
+
+// How many packets from the k-th on go as one; 0: their payload has to be copied.
+std::uint32_t refer_to_run(Engine& engine, const SoftQp& qp, const PendingWqe& pending, Link& link,
+                           std::uint32_t k) noexcept {
+  const std::uint32_t offset = k * qp.mtu;
+  const std::uint32_t bytes = std::min(pending.bytes - offset, std::min(max_run_bytes, qp.mtu * 255));
+  if (pending.single.bytes == 0 || bytes <= slot_payload_bytes) return 0;
+  const std::uint64_t address = pending.single.address + offset;
+  const RegionEntry* region = engine.regions().find(pending.single.lkey, qp.pd, address, bytes, Access::none);
+  if (region == nullptr || !engine.refer(link, *region, address, link.packet())) return 0;
+  const std::uint32_t run = packets_of(bytes, qp.mtu);
+  link.packet().run = static_cast<std::uint8_t>(run);
+  link.packet().payload_bytes = static_cast<std::uint16_t>(bytes - (run - 1) * qp.mtu);
+  return run;
 }
 
 std::uint8_t emit(Engine& engine, SoftQp& qp, PendingWqe& pending) noexcept {
@@ -233,11 +240,13 @@ std::uint8_t emit(Engine& engine, SoftQp& qp, PendingWqe& pending) noexcept {
       packet.atomic.compare = big_endian(operands.compare);
     }
     engine.commit(link);
+    pending.emitted = 1;
     return 0;
   }
   const std::uint32_t k = pending.emitted;
-  const bool last = k + 1 == pending.packets;
-  const std::uint32_t offset = k * qp.mtu;
+  const std::uint32_t run = refer_to_run(engine, qp, pending, link, k);
+  const std::uint32_t psns = std::max(run, 1U);
+  const bool last = k + psns == pending.packets;
   packet.op = request_op(pending.opcode, k == 0, last);
   packet.psn = (pending.first_psn + k) & psn_mask;
   if (k == 0) {
@@ -246,14 +255,19 @@ std::uint8_t emit(Engine& engine, SoftQp& qp, PendingWqe& pending) noexcept {
     packet.dma_bytes = pending.bytes;
   }
   if (last) {
-    packet.flags = packet_ack_request;
+    packet.flags |= packet_ack_request;
     if (pending.solicited) packet.flags |= packet_solicited;
     packet.imm = big_endian(qp.wqe(pending.index).ctrl().imm);
   }
-  const std::uint8_t failed =
-      attach_payload(engine, qp, pending, link, offset, last ? pending.bytes - offset : qp.mtu);
-  if (failed == 0) engine.commit(link);
-  return failed;
+  if (run == 0) {
+    const std::uint32_t offset = k * qp.mtu;
+    const std::uint8_t failed =
+        copy_payload(engine, qp, pending, link, offset, last ? pending.bytes - offset : qp.mtu);
+    if (failed != 0) return failed;
+  }
+  pending.emitted += psns;
+  engine.commit(link);
+  return 0;
 }
 
 std::uint8_t emit_datagram(Engine& engine, SoftQp& qp, PendingWqe& pending, Link& link) noexcept {
@@ -275,9 +289,11 @@ std::uint8_t emit_datagram(Engine& engine, SoftQp& qp, PendingWqe& pending, Link
   if ((packet.rkey & 0x80000000U) != 0) packet.rkey = qp.init.qkey;
   packet.dma_bytes = qp.qpn();
   packet.gid_index = static_cast<std::uint8_t>(big_endian(to.av.grh_gid_fl) >> 20 & 0xff);
-  const std::uint8_t failed = attach_payload(engine, qp, pending, link, 0, pending.bytes);
-  if (failed == 0) engine.commit(link);
-  return failed;
+  const std::uint8_t failed = copy_payload(engine, qp, pending, link, 0, pending.bytes);
+  if (failed != 0) return failed;
+  pending.emitted = 1;
+  engine.commit(link);
+  return 0;
 }
 
 Link& datagram_link(Engine& engine, const SoftQp& qp, const PendingWqe& pending) noexcept {
@@ -486,14 +502,17 @@ void on_data(Engine& engine, SoftQp& qp, const Packet& packet, const std::byte* 
     pending->received = 1;
   } else {
     const std::uint32_t k = pending->received;
-    const bool last = k + 1 == pending->packets;
+    const std::uint32_t psns = psns_of(packet);
+    const bool last = k + psns == pending->packets;
     const std::uint32_t offset = k * qp.mtu;
+    const std::uint32_t bytes = (psns - 1) * qp.mtu + packet.payload_bytes;
     const bool says_last = packet.op == PacketOp::read_response_last || packet.op == PacketOp::read_response_only;
-    if (packet.payload_bytes != (last ? pending->bytes - offset : qp.mtu) || last != says_last)
+    if (k + psns > pending->packets || bytes != (last ? pending->bytes - offset : psns * qp.mtu) ||
+        last != says_last)
       return fail(MLX5_CQE_SYNDROME_BAD_RESP_ERR);
-    if (packet.payload_bytes != 0 && !scatter(engine, qp, *pending, offset, payload, packet.payload_bytes))
+    if (bytes != 0 && !scatter(engine, qp, *pending, offset, payload, bytes))
       return fail(MLX5_CQE_SYNDROME_LOCAL_PROT_ERR);
-    ++pending->received;
+    pending->received += psns;
   }
   if (pending->received == pending->packets) {
     pending->done = true;
@@ -501,7 +520,7 @@ void on_data(Engine& engine, SoftQp& qp, const Packet& packet, const std::byte* 
     // A READ that was sent again and then answered after all need not go out once more.
     pending->emitted = 1;
   }
-  acknowledge(engine, qp, (packet.psn + 1) & psn_mask);
+  acknowledge(engine, qp, (packet.psn + psns_of(packet)) & psn_mask);
 }
 
 }  // namespace
@@ -534,7 +553,6 @@ void transmit(Engine& engine, SoftQp& qp, std::uint32_t budget) noexcept {
         budget = 0;
         break;
       }
-      ++pending.emitted;
       --budget;
       sent = true;
       if (pending.is_read_or_atomic()) ++r.reads_out;

@@ -67,6 +67,11 @@ std::uint8_t rnr_syndrome(const SoftQp& qp) noexcept {
   return static_cast<std::uint8_t>(aeth_rnr | (qp.rtr.min_rnr_timer & 0x1f));
 }
 
+// All bytes of a packet, or of a run of them.
+std::uint32_t payload_of(const SoftQp& qp, const Packet& packet) noexcept {
+  return (psns_of(packet) - 1) * qp.mtu + packet.payload_bytes;
+}
+
 enum class Scatter : std::uint8_t { done, too_long, protection };
 
 // Writes into the buffer at the head of the receive ring, from `offset` on.
@@ -122,14 +127,14 @@ void on_send(Engine& engine, SoftQp& qp, const Packet& packet, const std::byte* 
     s.inbound = {};
     s.inbound.kind = Inbound::Kind::send;
   }
-  if (packet.payload_bytes != 0) {
-    const Scatter result = scatter(engine, qp, s.inbound.bytes, payload, packet.payload_bytes);
+  if (const std::uint32_t bytes = payload_of(qp, packet); bytes != 0) {
+    const Scatter result = scatter(engine, qp, s.inbound.bytes, payload, bytes);
     if (result != Scatter::done) return fail_receive(engine, qp, result);
-    s.inbound.bytes += packet.payload_bytes;
+    s.inbound.bytes += bytes;
   }
   if (shape.inv && !engine.regions().invalidate(packet.imm, qp.pd))
     return refuse(engine, qp, aeth_nak_remote_access, "a SEND_WITH_INV named a key that it may not invalidate");
-  accept(engine, qp, 1, shape.last);
+  accept(engine, qp, psns_of(packet), shape.last);
   if (!shape.last) return;
   s.inbound.kind = Inbound::Kind::none;
   engine.complete_receive(
@@ -158,17 +163,18 @@ void on_write(Engine& engine, SoftQp& qp, const Packet& packet, const std::byte*
   }
   Inbound& in = s.inbound;
   const std::uint32_t rest = in.expected - in.bytes;
-  if (packet.payload_bytes > rest || (shape.last && packet.payload_bytes != rest))
+  const std::uint32_t bytes = payload_of(qp, packet);
+  if (bytes > rest || (shape.last && bytes != rest))
     return refuse(engine, qp, aeth_nak_invalid_request, "a WRITE's packets do not add up to its length");
-  if (packet.payload_bytes != 0) {
+  if (bytes != 0) {
     // Again for each packet: the region may have been ended since the first.
     const std::uint64_t address = in.address + in.bytes;
-    if (engine.regions().find(in.rkey, qp.pd, address, packet.payload_bytes, Access::remote_write) == nullptr)
+    if (engine.regions().find(in.rkey, qp.pd, address, bytes, Access::remote_write) == nullptr)
       return refuse(engine, qp, aeth_nak_remote_access, "a WRITE's region was ended in the middle of it");
-    memory::copy(reinterpret_cast<std::byte*>(address), payload, packet.payload_bytes);
-    in.bytes += packet.payload_bytes;
+    memory::copy(reinterpret_cast<std::byte*>(address), payload, bytes);
+    in.bytes += bytes;
   }
-  accept(engine, qp, 1, shape.last);
+  accept(engine, qp, psns_of(packet), shape.last);
   if (!shape.last) return;
   in.kind = Inbound::Kind::none;
   if (shape.imm)
@@ -271,6 +277,7 @@ void on_duplicate(Engine& engine, SoftQp& qp, const Packet& packet) noexcept {
 bool send_response(Engine& engine, SoftQp& qp, ResponseJob& job) noexcept {
   Link& link = *qp.link;
   if (!link.has_room()) return false;
+  std::uint32_t psns = 1;
   Packet& packet = link.packet();
   packet = {};
   packet.pkey = default_pkey;
@@ -282,27 +289,35 @@ bool send_response(Engine& engine, SoftQp& qp, ResponseJob& job) noexcept {
     packet.op = PacketOp::atomic_acknowledge;
     packet.atomic_original = job.original;
   } else {
-    const bool first = job.sent == 0;
-    const bool last = job.sent + 1 == job.packets;
-    packet.op = first ? (last ? PacketOp::read_response_only : PacketOp::read_response_first)
-                      : (last ? PacketOp::read_response_last : PacketOp::read_response_middle);
     const std::uint32_t offset = job.sent * qp.mtu;
-    const std::uint32_t bytes = last ? job.bytes - offset : qp.mtu;
-    packet.payload_bytes = static_cast<std::uint16_t>(bytes);
-    if (bytes != 0) {
-      const std::uint64_t address = job.address + offset;
-      const RegionEntry* region = engine.regions().find(job.rkey, qp.pd, address, bytes, Access::remote_read);
+    const std::uint32_t rest = std::min(job.bytes - offset, std::min(max_run_bytes, qp.mtu * 255));
+    const std::uint64_t address = job.address + offset;
+    const RegionEntry* region = nullptr;
+    if (rest != 0) {
+      region = engine.regions().find(job.rkey, qp.pd, address, rest, Access::remote_read);
       if (region == nullptr) {
         qp.responder.job_head = qp.responder.job_tail;
         refuse(engine, qp, aeth_nak_remote_access, "a READ's region was ended in the middle of it");
         return false;
       }
-      if (bytes <= slot_payload_bytes || !engine.refer(link, *region, address, packet))
-        memory::copy(link.payload(bytes), reinterpret_cast<const std::byte*>(address), bytes);
     }
+    std::uint32_t bytes = rest;
+    if (rest > slot_payload_bytes && engine.refer(link, *region, address, packet)) {
+      psns = (rest - 1) / qp.mtu + 1;
+      packet.run = static_cast<std::uint8_t>(psns);
+      bytes = rest - (psns - 1) * qp.mtu;
+    } else {
+      bytes = std::min(rest, qp.mtu);
+      if (bytes != 0) memory::copy(link.payload(bytes), reinterpret_cast<const std::byte*>(address), bytes);
+    }
+    packet.payload_bytes = static_cast<std::uint16_t>(bytes);
+    const bool first = job.sent == 0;
+    const bool last = job.sent + psns == job.packets;
+    packet.op = first ? (last ? PacketOp::read_response_only : PacketOp::read_response_first)
+                      : (last ? PacketOp::read_response_last : PacketOp::read_response_middle);
   }
   engine.commit(link);
-  ++job.sent;
+  job.sent += psns;
   return true;
 }
 

@@ -36,7 +36,7 @@ std::uint16_t parse_port(std::string_view text, std::string_view digits) {
 
 bool fits_a_host(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-         std::strchr(".-_:%", c) != nullptr;
+         std::string_view(".-_:%").find(c) != std::string_view::npos;
 }
 
 }  // namespace

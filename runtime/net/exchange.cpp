@@ -50,12 +50,12 @@ void take_chunk(Incoming& incoming, std::span<const std::byte> body, std::size_t
 
 }  // namespace
 
-std::vector<std::byte> exchange_message(Socket& socket, MessageType type, std::span<const std::byte> mine,
-                                        const Deadline& deadline) {
+void exchange_message(Socket& socket, MessageType type, std::span<const std::byte> mine, const Judge& judge,
+                      const Deadline& deadline) {
   if (socket.role() == Role::client) send_message(socket, type, mine, deadline);
-  std::vector<std::byte> theirs = recv_message(socket, type, deadline);
+  const std::vector<std::byte> theirs = recv_message(socket, type, deadline);
+  or_refuse(socket, [&] { judge(theirs); });
   if (socket.role() == Role::server) send_message(socket, type, mine, deadline);
-  return theirs;
 }
 
 std::vector<std::byte> exchange_bytes(Socket& socket, std::span<const std::byte> mine, std::size_t max_bytes,
@@ -67,8 +67,8 @@ std::vector<std::byte> exchange_bytes(Socket& socket, std::span<const std::byte>
   Incoming theirs;
   std::size_t chunks = chunks_of(mine.size());
   for (std::size_t i = 0; i < chunks; ++i) {
-    const auto body = exchange_message(socket, type, encode_chunk(mine, i), deadline);
-    or_refuse(socket, [&] { take_chunk(theirs, body, i, max_bytes); });
+    const Judge take = [&](std::span<const std::byte> body) { take_chunk(theirs, body, i, max_bytes); };
+    exchange_message(socket, type, encode_chunk(mine, i), take, deadline);
     chunks = std::max(chunks, chunks_of(theirs.total));
   }
   return std::move(theirs.bytes);
@@ -77,9 +77,7 @@ std::vector<std::byte> exchange_bytes(Socket& socket, std::span<const std::byte>
 void barrier(Socket& socket, std::string_view tag, const Deadline& deadline) {
   Writer mine;
   mine.text(tag, max_tag_bytes, "a barrier's name");
-  if (socket.role() == Role::client) send_message(socket, MessageType::barrier, mine.view(), deadline);
-  const auto body = recv_message(socket, MessageType::barrier, deadline);
-  or_refuse(socket, [&] {
+  const Judge compare = [&](std::span<const std::byte> body) {
     Reader in(body, "a barrier");
     const std::string theirs = in.text(max_tag_bytes, "the name");
     in.finish();
@@ -88,8 +86,8 @@ void barrier(Socket& socket, std::string_view tag, const Deadline& deadline) {
                            .why = fmt::format("the {} is at '{}', the {} at '{}'", name(socket.role()), tag,
                                               name(other(socket.role())), theirs),
                            .remedy = "Run the same program on both sides"});
-  });
-  if (socket.role() == Role::server) send_message(socket, MessageType::barrier, mine.view(), deadline);
+  };
+  exchange_message(socket, MessageType::barrier, mine.view(), compare, deadline);
 }
 
 }  // namespace pollen::net

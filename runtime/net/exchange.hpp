@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -15,9 +16,11 @@
 
 namespace pollen::net {
 
-// One message each way.
-std::vector<std::byte> exchange_message(Socket& socket, MessageType type, std::span<const std::byte> mine,
-                                        const Deadline& deadline);
+// One message each way. `judge` gets the peer's body; if it throws, the peer is told why. The server
+// judges before it answers, so that a client hears of a refusal where it waits for the answer.
+using Judge = std::function<void(std::span<const std::byte> theirs)>;
+void exchange_message(Socket& socket, MessageType type, std::span<const std::byte> mine, const Judge& judge,
+                      const Deadline& deadline);
 
 // Any number of bytes up to max_bytes each way, in messages of 32 KiB in turn. Each message's body:
 // total bytes (u32), offset of what follows (u32), bytes. Both sides send as many messages as the

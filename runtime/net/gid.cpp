@@ -66,7 +66,7 @@ std::vector<GidKind> gid_kinds(const driver::PortInfo& port, std::optional<std::
   std::vector<GidKind> kinds;
   for (const driver::GidEntry& entry : usable(port)) kinds.push_back(kind_of(entry));
   std::ranges::sort(kinds);
-  kinds.erase(std::ranges::unique(kinds).begin(), kinds.end());
+  kinds.erase(std::unique(kinds.begin(), kinds.end()), kinds.end());
   return kinds;
 }
 

@@ -56,8 +56,8 @@ Wake Greeter::wait(const Deadline& deadline) const {
         ::poll(fds.data(), fds.size(), static_cast<int>(std::min<std::int64_t>(left_ms, 1'000'000)));
     if (ready < 0 && errno != EINTR) throw Error(errno, {.attempted = "wait for a peer"});
     if (ready > 0) return fds.front().revents != 0 ? Wake::stopped : Wake::ready;
-    if (ready == 0 && deadline.passed()) return Wake::timed_out;
     if (ready == 0 && !waiting_.empty() && waiting_.front().limit.passed()) return Wake::ready;
+    if (ready == 0 && deadline.passed()) return Wake::timed_out;
   }
 }
 

@@ -167,19 +167,17 @@ Agreement settle(const Hello& client, const Hello& server, Role role) {
 }
 
 Agreement exchange_hello(Socket& socket, const Hello& mine, const Deadline& deadline) {
-  const std::vector<std::byte> words = encode_hello(mine);
-  if (socket.role() == Role::client) send_message(socket, MessageType::hello, words, deadline);
-  const std::vector<std::byte> body = recv_message(socket, MessageType::hello, deadline);
-  Agreement agreement = or_refuse(socket, [&] {
+  Agreement agreement;
+  const Judge judge = [&](std::span<const std::byte> body) {
     const Hello theirs = decode_hello(body);
     try {
-      return socket.role() == Role::client ? settle(mine, theirs, Role::client)
-                                           : settle(theirs, mine, Role::server);
+      const bool is_client = socket.role() == Role::client;
+      agreement = settle(is_client ? mine : theirs, is_client ? theirs : mine, socket.role());
     } catch (const Error& error) {
       throw refused(socket, {.why = error.text().why, .remedy = error.text().remedy});
     }
-  });
-  if (socket.role() == Role::server) send_message(socket, MessageType::hello, words, deadline);
+  };
+  exchange_message(socket, MessageType::hello, encode_hello(mine), judge, deadline);
   return agreement;
 }
 

@@ -10,8 +10,7 @@
 
 namespace pollen::worker {
 
-Mailbox::Mailbox(std::size_t capacity)
-    : ring_(capacity), fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+Mailbox::Mailbox(std::size_t capacity) : ring_(capacity), fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (fd_ < 0)
     throw Error(errno, {.attempted = "create an eventfd for a worker's mailbox",
                         .remedy = "Raise the limit on open files: ulimit -n"});

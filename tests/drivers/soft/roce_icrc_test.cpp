@@ -17,9 +17,8 @@ std::uint32_t icrc_of(std::span<const std::byte> packet) {
 }
 
 // The definition, bit by bit, over a whole frame.
-std::uint32_t icrc_by_definition(std::vector<std::byte> frame, bool ipv4) {
-  frame.resize(frame.size() - icrc_bytes);
-  frame.erase(frame.begin(), frame.begin() + 14);
+std::uint32_t icrc_by_definition(std::span<const std::byte> whole, bool ipv4) {
+  std::vector<std::byte> frame(whole.begin() + 14, whole.end() - icrc_bytes);
   const std::size_t bth_at = ipv4 ? 28 : 48;
   const auto mask = ipv4 ? std::vector<std::size_t>{1, 8, 10, 11} : std::vector<std::size_t>{1, 2, 3, 7};
   for (const std::size_t at : mask) frame[at] = std::byte{0xff};

@@ -57,7 +57,8 @@ TEST_SUITE("net.address") {
     const auto v6 = resolve({.host = "::1", .port = 80}, Deadline::after(0s));
     REQUIRE(v6.size() == 1);
     CHECK(to_string(v6[0]) == "[::1]:80");
-    CHECK(to_string(resolve({.host = "::ffff:10.1.2.3", .port = 80}, Deadline::after(0s))[0]) == "10.1.2.3:80");
+    CHECK(to_string(resolve({.host = "::ffff:10.1.2.3", .port = 80}, Deadline::after(0s))[0]) ==
+          "10.1.2.3:80");
   }
 
   TEST_CASE("localhost is a name that resolves to this host") {
@@ -73,7 +74,8 @@ TEST_SUITE("net.address") {
   }
 
   TEST_CASE("a look-up ends at its deadline") {
-    const auto error = error_of([] { resolve({.host = "no-such-host.invalid", .port = 1}, Deadline::after(0s)); });
+    const auto error =
+        error_of([] { resolve({.host = "no-such-host.invalid", .port = 1}, Deadline::after(0s)); });
     CHECK(error.has_value());
   }
 }

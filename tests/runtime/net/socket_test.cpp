@@ -21,8 +21,8 @@ TEST_SUITE("net.socket") {
     std::vector<std::byte> sent(16 << 20);
     for (std::size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<std::byte>(i * 2654435761U >> 24);
     std::vector<std::byte> got(sent.size());
-    const Errors errors = together([&] { sides.client.send_all(sent, soon()); },
-                                   [&] { sides.server.recv_exact(got, soon()); });
+    const Errors errors =
+        together([&] { sides.client.send_all(sent, soon()); }, [&] { sides.server.recv_exact(got, soon()); });
     CHECK_MESSAGE(!errors.client, what(errors.client));
     CHECK_MESSAGE(!errors.server, what(errors.server));
     CHECK(got == sent);
@@ -68,9 +68,10 @@ TEST_SUITE("net.socket") {
     Sides sides = connected();
     const Fd stop(eventfd(0, EFD_CLOEXEC));
     std::byte one;
-    const Errors errors =
-        together([&] { eventfd_write(stop.get(), 1); },
-                 [&] { sides.server.recv_exact({&one, 1}, Deadline::after(1h, stop.get())); });
+    const Errors errors = together([&] { eventfd_write(stop.get(), 1); },
+                                   [&] {
+                                     sides.server.recv_exact({&one, 1}, Deadline::after(1h, stop.get()));
+                                   });
     CHECK(has_code(errors.server, ECANCELED));
   }
 

@@ -34,7 +34,8 @@ TEST_SUITE("net.wire") {
     Reader in(three, "the hello message");
     const auto error = error_of([&] { in.u32("qpn"); });
     CHECK(has_code(error, EBADMSG));
-    CHECK_MESSAGE(says(error, "cannot read qpn in the hello message: it needs 4 bytes, 3 are left"), what(error));
+    CHECK_MESSAGE(says(error, "cannot read qpn in the hello message: it needs 4 bytes, 3 are left"),
+                  what(error));
   }
 
   TEST_CASE("a text longer than its limit, or than what is there, is refused") {
@@ -49,8 +50,8 @@ TEST_SUITE("net.wire") {
   TEST_CASE("texts are UTF-8 without control characters, on the way out and in") {
     for (const char* good : {"", "rdma_bw", "4 µs × 2", "日本", "\xf4\x8f\xbf\xbf", "\xc2\xa0"})
       CHECK(is_plain_text(good));
-    for (const char* bad : {"\x1b[2J", "a\nb", "\x7f", "\xc2\x9b", "\x80", "\xc3", "\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80",
-                            "\xf4\x90\x80\x80", "\xff", "\xe2\x82"})
+    for (const char* bad : {"\x1b[2J", "a\nb", "\x7f", "\xc2\x9b", "\x80", "\xc3", "\xc0\xaf", "\xe0\x80\xaf",
+                            "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xff", "\xe2\x82"})
       CHECK_FALSE(is_plain_text(bad));
     CHECK(has_code(error_of([] { Writer().text("\x1b[2J", 10, "name"); }), EINVAL));
     Writer out;
