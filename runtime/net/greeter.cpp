@@ -29,7 +29,7 @@ Greeter::Greeter(TcpListener& listener, Hello mine, std::chrono::nanoseconds hel
     : listener_(listener),
       mine_(std::move(mine)),
       hello_limit_(hello_limit),
-      on_reject_(std::move(on_reject)) {}
+      on_reject_(on_reject ? std::move(on_reject) : [](const Error&) {}) {}
 
 Greeted Greeter::next(const Deadline& deadline) {
   for (;;) {

@@ -1,6 +1,7 @@
 // The server's side of the hello, for a port that strangers reach too: hands out connections that
 // have completed it. One that connects and says nothing waits aside until its time is up, and keeps
-// nobody else waiting; garbage, a slow peer or a port scan costs that one socket.
+// nobody else waiting; garbage, a slow peer or a port scan costs that one socket. One that has begun its
+// hello is heard to the end, so a slow speaker holds others up, for hello_limit at most.
 //
 // Thread rules: one thread at a time. Errors: pollen::Error.
 #pragma once
@@ -27,8 +28,8 @@ class Greeter {
   // program that serves one peer ends so when that one can't agree (ECONNABORTED, EPROTONOSUPPORT).
   using OnReject = std::function<void(const Error&)>;
 
-  // The listener stays the caller's and must outlive this. hello_limit: from the connection until
-  // its hello is complete.
+  // An empty on_reject hears nothing. The listener stays the caller's and must outlive this. hello_limit:
+  // from the connection until its hello is complete.
   Greeter(TcpListener& listener, Hello mine, std::chrono::nanoseconds hello_limit, OnReject on_reject);
 
   // Error(ETIMEDOUT) if nobody came. Connections that have not spoken yet stay for the next call.

@@ -103,25 +103,7 @@ bool CompletionQueue::ready() const noexcept {
   return (op_own & cqe_owner) == owner_at(consumer_) && (op_own >> 4) != MLX5_CQE_INVALID;
 }
 
-std::uint32_t CompletionQueue::poll(Completion* out, std::uint32_t max) noexcept {
-  std::uint32_t count = 0;
-  const std::uint32_t first = consumer_;
-  while (count < max) {
-    // Most CQEs continue a run: sends that succeeded, of one QP, on one lap of the ring.
-    if (recent_sop_qpn_ != 0) count += take_sends(out + count, max - count);
-    if (count == max || !ready()) break;
-    owner_before_cqe();
-    const Cqe& cqe = *cqe_at(consumer_++);
-    count += take(cqe, out[count]);
-  }
-  if (consumer_ != first) {
-    cqes_before_consumer_index();
-    store_record(ring_.record, consumer_ & qpn_mask);
-  }
-  return count;
-}
-
-std::uint32_t CompletionQueue::take_sends(Completion* out, std::uint32_t max) noexcept {
+[[gnu::always_inline]] inline std::uint32_t CompletionQueue::take_sends(Completion* out, std::uint32_t max) noexcept {
   SendQueue& sq = *recent_.sq;
   const std::uint64_t* const wr_ids = sq.wr_ids_.get();
   const SendQueue::Mark* const marks = sq.marks_.get();
@@ -156,6 +138,24 @@ std::uint32_t CompletionQueue::take_sends(Completion* out, std::uint32_t max) no
     consumer_ += count;
     free_slots_ += sq.retire(*mark);
     if (sq.tail_is_unsignalled()) sq.close_tail();
+  }
+  return count;
+}
+
+std::uint32_t CompletionQueue::poll(Completion* out, std::uint32_t max) noexcept {
+  std::uint32_t count = 0;
+  const std::uint32_t first = consumer_;
+  while (count < max) {
+    // Most CQEs continue a run: sends that succeeded, of one QP, on one lap of the ring.
+    if (recent_sop_qpn_ != 0) count += take_sends(out + count, max - count);
+    if (count == max || !ready()) break;
+    owner_before_cqe();
+    const Cqe& cqe = *cqe_at(consumer_++);
+    count += take(cqe, out[count]);
+  }
+  if (consumer_ != first) {
+    cqes_before_consumer_index();
+    store_record(ring_.record, consumer_ & qpn_mask);
   }
   return count;
 }

@@ -15,12 +15,12 @@ SendQueue::SendQueue(const SendRing& ring, CompletionQueue& cq, std::uint32_t si
   assert((ring.blocks & mask_) == 0 && ring.blocks <= max_send_blocks);
 }
 
-std::uint32_t SendQueue::stop_after(CtrlSegment* last, std::uint32_t producer, std::uint32_t posted,
-                                    std::uint32_t blocks) noexcept {
+std::uint32_t SendQueue::room_for(CtrlSegment* last, std::uint32_t producer, std::uint32_t posted,
+                                  std::uint32_t blocks) noexcept {
   const std::uint32_t unpublished = posted - posted_;
   const std::uint32_t slots = cq_->free_slots() - unpublished;
   const std::uint32_t room = ring_.blocks - (producer - tail_);
-  if (failed_ || slots == 0 || room < blocks) return producer;
+  if (failed_ || slots == 0 || room < blocks) return 0;
   std::uint32_t until_signal = signal_every_ - std::min(signal_every_, posted - signalled_sequence_);
   if (until_signal == 0 && unpublished != 0) {
     signal(last, producer, posted);
@@ -29,7 +29,7 @@ std::uint32_t SendQueue::stop_after(CtrlSegment* last, std::uint32_t producer, s
   // 0 is left where the WQE before is the device's already: then the next one is signalled, when
   // the burst asks again behind it. Requests like this one are expected to follow; smaller ones
   // put the signal off a little, but can never take more slots than there are.
-  return producer + std::clamp(std::min(slots, until_signal * blocks), blocks, room);
+  return std::clamp(std::min(slots, until_signal * blocks), blocks, room);
 }
 
 void SendQueue::close_tail() noexcept {
@@ -64,10 +64,13 @@ std::uint32_t SendQueue::retire_failed(std::uint16_t wqe_counter) noexcept {
   return count;
 }
 
-void detail::copy_around(std::byte* ring, std::byte* ring_end, std::byte* to, const std::byte* from,
-                         std::size_t bytes) noexcept {
+void detail::put_inline_around(std::byte* ring, std::byte* ring_end, std::byte* to, const std::byte* from,
+                               std::uint32_t bytes) noexcept {
+  if (to == ring_end) to = ring;
+  store_be(to, bytes | inline_flag);
+  to += sizeof(std::uint32_t);
   while (bytes != 0) {
-    const std::size_t part = std::min({bytes, static_cast<std::size_t>(ring_end - to), std::size_t{64}});
+    const auto part = static_cast<std::uint32_t>(std::min<std::ptrdiff_t>(std::min(bytes, 64U), ring_end - to));
     copy_to_64(to, from, part);
     to += part;
     from += part;

@@ -115,11 +115,11 @@ class SendQueue {
   bool tail_is_unsignalled() const noexcept { return tail_ == signalled_end_ && producer_ != tail_; }
 
   // For a burst with `posted` requests so far, the last of them at `last`, that wants `blocks`
-  // more: the producer index up to which it may go on before asking again. `producer` itself: it
-  // may not, as the ring or the completion queue is full or the queue has failed. Signals `last`
-  // when one is due. A request takes a block at least, so an index is a bound on requests too.
-  std::uint32_t stop_after(CtrlSegment* last, std::uint32_t producer, std::uint32_t posted,
-                           std::uint32_t blocks) noexcept;
+  // more: how many it may take before asking again. 0: none, as the ring or the completion queue
+  // is full or the queue has failed. Signals `last` when one is due. A request takes a block at
+  // least, so a number of blocks is a bound on requests too.
+  std::uint32_t room_for(CtrlSegment* last, std::uint32_t producer, std::uint32_t posted,
+                         std::uint32_t blocks) noexcept;
 
   // Posts the queue's own NOP, signalled, behind requests that nothing else would retire. At
   // most one is under way at a time, it is no request of the caller's and counts as none.

@@ -26,10 +26,10 @@ inline queue::Sge sge(Worker& worker, std::uint32_t bytes = 64) {
   return {.address = worker.arena().base(), .bytes = bytes, .lkey = worker.region().lkey()};
 }
 
-// Posts without ringing.
+// Posts without ringing. Signalled: the queue then adds no request of its own.
 inline bool stage(Worker& worker, Qp& qp, std::uint64_t wr_id = 0) {
   auto burst = qp.send_burst();
-  const bool posted = burst.send(sge(worker), {.wr_id = wr_id});
+  const bool posted = burst.send(sge(worker), {.wr_id = wr_id, .signal = true});
   burst.defer();
   return posted;
 }

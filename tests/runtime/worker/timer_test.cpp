@@ -2,8 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -134,7 +136,7 @@ TEST_SUITE("worker.timer") {
     std::vector<std::uint64_t> at;
     std::uint64_t now = 0;
     Timer beat = timers.every(0, 10, [&] { at.push_back(now); });
-    for (const std::uint64_t time : {9, 10, 19, 23, 55, 59, 60}) {
+    for (const std::uint64_t time : {9U, 10U, 19U, 23U, 55U, 59U, 60U}) {
       now = time;
       timers.run_due(now);
     }
