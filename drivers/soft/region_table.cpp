@@ -21,7 +21,7 @@ RegionTable::RegionTable() {
 }
 
 std::uint32_t RegionTable::add(std::uint32_t pd, std::span<std::byte> memory, driver::Access access,
-                               driver::SharedBacking backing) {
+                               driver::SharedBacking backing, std::uint64_t address) {
   const std::lock_guard guard(mutex_);
   std::uint32_t index = next_index_;
   if (!free_.empty()) {
@@ -42,8 +42,9 @@ std::uint32_t RegionTable::add(std::uint32_t pd, std::span<std::byte> memory, dr
   RegionEntry& entry = *entry_of(index << 8);
   entry.pd = pd;
   entry.access = access;
-  entry.address = reinterpret_cast<std::uint64_t>(memory.data());
+  entry.address = address;
   entry.bytes = memory.size();
+  entry.shift = reinterpret_cast<std::uint64_t>(memory.data()) - address;
   entry.backing_fd = own_address_space;
   struct stat info {};
   if (backing.fd >= 0 && fstat(backing.fd, &info) == 0) {

@@ -25,8 +25,9 @@ struct RegionEntry {
   std::atomic<std::uint32_t> key{0};
   std::uint32_t pd = 0;
   driver::Access access = driver::Access::none;
-  std::uint64_t address = 0;
+  std::uint64_t address = 0;  // as packets and WQEs name it
   std::uint64_t bytes = 0;
+  std::uint64_t shift = 0;    // added to that, modulo 2^64, it is where the memory is
   std::uint32_t backing_fd = 0;     // own_address_space: none
   std::uint32_t backing_inode = 0;  // its low bits, to know the file again
   std::uint64_t backing_offset = 0;
@@ -34,6 +35,7 @@ struct RegionEntry {
   bool covers(std::uint64_t at, std::uint64_t length) const noexcept {
     return at >= address && length <= bytes && at - address <= bytes - length;
   }
+  std::byte* memory(std::uint64_t at) const noexcept { return reinterpret_cast<std::byte*>(at + shift); }
 };
 
 // Turns of an engine: odd while it may hold on to what it looked up.
@@ -48,9 +50,14 @@ class RegionTable {
  public:
   RegionTable();
 
-  // Throws Error when the table is full.
+  // Throws Error when the table is full. `address` is what the region's first byte is called in
+  // WQEs and packets; most call it by its address.
   std::uint32_t add(std::uint32_t pd, std::span<std::byte> memory, driver::Access access,
-                    driver::SharedBacking backing);
+                    driver::SharedBacking backing) {
+    return add(pd, memory, access, backing, reinterpret_cast<std::uint64_t>(memory.data()));
+  }
+  std::uint32_t add(std::uint32_t pd, std::span<std::byte> memory, driver::Access access,
+                    driver::SharedBacking backing, std::uint64_t address);
   void end(std::uint32_t key) noexcept;
 
   // The region with this key in this protection domain that covers the range and grants `access`;

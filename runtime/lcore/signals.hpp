@@ -25,6 +25,10 @@ class SignalGuard {
   // number. Returns 0 if none came, and from then on whenever the one that came was reported before.
   int wait(std::int64_t timeout_ns);
 
+  // Readable from the first signal on until wait() has reported it: ends a wait elsewhere. To be
+  // polled, never read.
+  int wake_fd() const noexcept { return wake_fd_; }
+
  private:
   std::function<void()> on_stop_;
   int wake_fd_;
