@@ -80,6 +80,7 @@ struct PortInfo {
   std::uint32_t mtu_bytes = 0;  // of an RDMA packet's payload: 256 … 4096
   std::uint16_t lid = 0;
   double gbit_per_s = 0;        // 0: not known
+  bool needs_grh = true;        // packets carry a global header: always on Ethernet
   std::vector<GidEntry> gids;
 };
 

@@ -1,12 +1,14 @@
 # What apps/run and tests/run share: finding what the machine lacks, installing it, building.
-# Sourced by bash with `set -euo pipefail`, in the top directory of the tree.
+# Sourced by bash with `set -euo pipefail` and inherit_errexit, in the top directory of the tree.
+
+cxx=${CXX:-c++} # as meson has it
 
 # Debian's package, and what shows that it is there: command:NAME, module:NAME (of pkg-config),
 # header:NAME. On other distributions the names on the right say what to look for.
 build_needs=(
   'meson command:meson'
   'ninja-build command:ninja'
-  'g++ command:c++'
+  "g++ command:${cxx%% *}"
   'pkg-config command:pkg-config'
   'libfmt-dev module:fmt'
   'libspdlog-dev module:spdlog'
@@ -37,7 +39,7 @@ has() {
   case $1 in
     command:*) command -v "${1#*:}" ;;
     module:*) pkg-config --exists "${1#*:}" ;;
-    header:*) printf '#include <%s>\n' "${1#*:}" | c++ -fsyntax-only -x c++ - ;;
+    header:*) printf '#include <%s>\n' "${1#*:}" | $cxx -fsyntax-only -x c++ - ;;
   esac >/dev/null 2>&1
 }
 
@@ -79,12 +81,8 @@ check_tools() {
   meson=$(meson --version)
   ((${meson%%.*} >= 1)) ||
     die "Meson 1.0 or newer is needed, this is $meson. Take Debian 12, Ubuntu 24.04 or newer, or a newer Meson."
-  if gcc=$(c++ -dumpversion) && ! c++ --version | grep -q clang && ((${gcc%%.*} < 12)); then
+  gcc=$($cxx -dumpversion)
+  if [[ $($cxx --version) != *clang* ]] && ((${gcc%%.*} < 12)); then
     die "GCC 12 or newer is needed, this is $gcc. Take Debian 12, Ubuntu 24.04 or newer, or set CXX to a newer one."
   fi
-}
-
-# configure DIRECTORY [meson options …]: once; meson sees to changes by itself.
-configure() {
-  [[ -f $1/build.ninja ]] || meson setup "$@"
 }

@@ -73,9 +73,15 @@ void Engine::remove_qp(SoftQp& qp) noexcept {
   const std::uint32_t index = qp.qpn() % qps_per_engine;
   qps_[index] = nullptr;
   free_qps_.push_back(index);  // reused last: a late packet should find nobody, not somebody else
+  forget(qp);
+}
+
+void Engine::forget(SoftQp& qp) noexcept {
   std::erase(active_, &qp);
   std::erase(timed_, &qp);
   std::erase(errored_, &qp);
+  qp.active = false;
+  qp.timed = false;
 }
 
 SoftQp* Engine::find(std::uint32_t qpn) const noexcept {
@@ -156,6 +162,12 @@ void Engine::dispatch(const Incoming& from, const Packet& packet, const std::byt
     return on_datagram(*this, *qp, packet, payload, device_gid(sender_device, index),
                        device_gid(directory_.device(), index));
   }
+  const bool unreliable = qp->transport == driver::Transport::uc;
+  if (unreliable != is_unreliable(packet.op)) return;
+  if (!qp->responder.established) [[unlikely]] {
+    qp->responder.established = true;
+    if (qp->state_ == driver::QpState::rtr) tell(*qp, QpIncident::established);
+  }
   // A NIC takes packets for a connection from its peer's address only.
   if (qp->link == nullptr || qp->link->engine_id() != from.sender_engine) return;
   if (packet.run > 1 && (packet.flags & packet_by_reference) == 0) return;
@@ -169,7 +181,9 @@ void Engine::dispatch(const Incoming& from, const Packet& packet, const std::byt
       return on_unreadable(*this, *qp, packet);
     }
   }
-  if (packet.op >= PacketOp::read_response_first && packet.op <= PacketOp::atomic_acknowledge)
+  if (unreliable)
+    on_unreliable(*this, *qp, packet, payload);
+  else if (packet.op >= PacketOp::read_response_first && packet.op <= PacketOp::atomic_acknowledge)
     on_response(*this, *qp, packet, payload);
   else
     on_request(*this, *qp, packet, payload);
@@ -184,7 +198,8 @@ bool Engine::transmit_all() noexcept {
     answer(*this, *qp);
     transmit(*this, *qp, transmit_budget);
     // Until the timer, nothing; else whatever had no room goes on in the next turn.
-    if (qp->responder.owes() || (qp->requester.has_unsent() && qp->requester.rnr_until_ns == 0)) activate(*qp);
+    if (qp->responder.owes() || (qp->requester.has_unsent() && qp->requester.rnr_until_ns == 0))
+      activate(*qp);
   }
   turn_qps_.clear();
   return true;
@@ -201,13 +216,15 @@ Link& Engine::link_to(std::uint32_t device, std::uint32_t slot) {
   return *link;
 }
 
-bool Engine::refer(Link& link, const RegionEntry& region, std::uint64_t address, Packet& packet) const noexcept {
+bool Engine::refer(Link& link, const RegionEntry& region, std::uint64_t address,
+                   Packet& packet) const noexcept {
   if (!references_allowed_ || link.references_refused()) return false;
   if (link.same_process()) {
-    packet.reference = {own_address_space, 0, address};
+    packet.reference = {own_address_space, 0, address + region.shift};
   } else {
     if (region.backing_fd == own_address_space) return false;
-    packet.reference = {region.backing_fd, region.backing_inode, region.backing_offset + (address - region.address)};
+    packet.reference = {region.backing_fd, region.backing_inode,
+                        region.backing_offset + (address - region.address)};
   }
   packet.flags |= packet_by_reference;
   return true;
@@ -279,18 +296,23 @@ void Engine::run_timers() noexcept {
 // --- completions ------------------------------------------------------------------------------
 
 void Engine::push(SoftQp& qp, SoftCq& cq, const CqeFields& fields) noexcept {
-  if (cq.push(fields) || qp.state_ == driver::QpState::error) return;
-  events_.push_back({driver::Event::Kind::cq_overrun, qp.qpn(),
-                     fmt::format("the completion queue of QP {} ran over: it has {} entries, and more requests "
-                                 "were posted than that. Create it with an entry for each request under way",
-                                 qp.qpn(), cq.ring().entries)});
+  if (cq.push(fields, qp.user_index) || qp.state_ == driver::QpState::error) return;
+  events_.push_back(
+      {driver::Event::Kind::cq_overrun, qp.qpn(),
+       fmt::format("the completion queue of QP {} ran over: it has {} entries, and more requests "
+                   "were posted than that. Create it with an entry for each request under way",
+                   qp.qpn(), cq.ring().entries)});
   // Every QP on the queue is broken, as on hardware.
+  if (listener_ != nullptr) listener_->on_overrun(cq);
   for (SoftQp* other : qps_)
-    if (other != nullptr && (&other->send_cq == &cq || &other->recv_cq == &cq))
+    if (other != nullptr && (&other->send_cq == &cq || &other->recv_cq == &cq)) {
+      tell(*other, QpIncident::broken);
       enter_error(*other, "its completion queue ran over");
+    }
 }
 
-void Engine::complete_send(SoftQp& qp, std::uint32_t index, std::uint8_t opcode, std::uint32_t byte_len) noexcept {
+void Engine::complete_send(SoftQp& qp, std::uint32_t index, std::uint8_t opcode,
+                           std::uint32_t byte_len) noexcept {
   push(qp, qp.send_cq,
        {.qpn = qp.qpn(),
         .wqe_counter = static_cast<std::uint16_t>(index),
@@ -319,17 +341,33 @@ void Engine::fail_send(SoftQp& qp, std::uint32_t index, std::uint8_t opcode, std
 
 void Engine::complete_receive(SoftQp& qp, CqeFields fields) noexcept {
   fields.qpn = qp.qpn();
-  fields.wqe_counter = static_cast<std::uint16_t>(qp.responder.head);
-  ++qp.responder.head;
+  if (qp.srq != nullptr) {
+    fields.wqe_counter = qp.responder.shared_wqe;
+    qp.responder.holds_shared_wqe = false;
+  } else {
+    fields.wqe_counter = static_cast<std::uint16_t>(qp.responder.head);
+    ++qp.responder.head;
+  }
   push(qp, qp.recv_cq, fields);
 }
 
 void Engine::enter_error(SoftQp& qp, const char* why) noexcept {
   if (qp.state_ == driver::QpState::error) return;
   qp.state_ = driver::QpState::error;
-  events_.push_back({driver::Event::Kind::qp_error, qp.qpn(), fmt::format("QP {} is in the error state: {}", qp.qpn(), why)});
+  events_.push_back({driver::Event::Kind::qp_error, qp.qpn(),
+                     fmt::format("QP {} is in the error state: {}", qp.qpn(), why)});
   errored_.push_back(&qp);
   flush(qp);
+  if (qp.srq != nullptr) tell(qp, QpIncident::last_buffer);
+}
+
+void Engine::take_shared(SoftQp& qp) noexcept {
+  SoftSrq& srq = *qp.srq;
+  qp.responder.shared_wqe = srq.take();
+  qp.responder.holds_shared_wqe = true;
+  if (srq.limit == 0 || srq.available() >= srq.limit) return;
+  srq.limit = 0;
+  if (listener_ != nullptr) listener_->on_limit(srq);
 }
 
 void Engine::flush(SoftQp& qp) noexcept {
@@ -351,6 +389,11 @@ void Engine::flush(SoftQp& qp) noexcept {
     const WqeReader wqe = qp.wqe(r.next_block);
     flush_send(r.next_block, wqe.opcode());
     r.next_block += std::min(wqe.blocks(), r.doorbell - r.next_block);
+  }
+  if (qp.srq != nullptr) {
+    if (qp.responder.holds_shared_wqe)
+      complete_receive(qp, {.opcode = MLX5_CQE_RESP_ERR, .syndrome = MLX5_CQE_SYNDROME_WR_FLUSH_ERR});
+    return;
   }
   while (qp.recv_.entries != 0 && qp.receives() != 0)
     complete_receive(qp, {.opcode = MLX5_CQE_RESP_ERR, .syndrome = MLX5_CQE_SYNDROME_WR_FLUSH_ERR});

@@ -19,6 +19,7 @@
 
 #include "pollen/drivers/driver.hpp"
 #include "pollen/drivers/soft/directory.hpp"
+#include "pollen/drivers/soft/incident.hpp"
 #include "pollen/drivers/soft/link.hpp"
 #include "pollen/drivers/soft/peer_memory.hpp"
 #include "pollen/drivers/soft/region_table.hpp"
@@ -40,6 +41,11 @@ class Engine {
 
   std::uint32_t add_qp(SoftQp& qp);  // returns its number; throws Error when there is none left
   void remove_qp(SoftQp& qp) noexcept;
+  // Nothing that the engine was to do for it is left.
+  void forget(SoftQp& qp) noexcept;
+  SoftQp* find(std::uint32_t qpn) const noexcept;  // null: no such QP here
+  // null: nobody listens.
+  void set_listener(IncidentListener* listener) noexcept { listener_ = listener; }
   std::optional<driver::Event> next_event();
 
   int wake_fd() const noexcept { return wake_fd_; }
@@ -52,7 +58,9 @@ class Engine {
   std::uint64_t now_ns() const noexcept { return now_ns_; }
   // Links are made once and kept; an unknown place gets one that leads nowhere.
   Link& link_to(std::uint32_t device, std::uint32_t slot);
-  Link& link_to(const driver::Gid& gid, std::uint32_t qpn) { return link_to(device_of_gid(gid), engine_of_qpn(qpn)); }
+  Link& link_to(const driver::Gid& gid, std::uint32_t qpn) {
+    return link_to(device_of_gid(gid), engine_of_qpn(qpn));
+  }
 
   // The payload of the packet that is being built, as a reference to the sender's memory if the
   // peer can see that; false: it has to be copied.
@@ -72,6 +80,13 @@ class Engine {
   void fail_send(SoftQp& qp, std::uint32_t index, std::uint8_t opcode, std::uint8_t syndrome,
                  std::uint8_t vendor) noexcept;
   void complete_receive(SoftQp& qp, CqeFields fields) noexcept;
+  // The next buffer is the message's that begins; needs qp.receives().
+  void claim_receive(SoftQp& qp) noexcept {
+    if (qp.srq != nullptr && !qp.responder.holds_shared_wqe) take_shared(qp);
+  }
+  void tell(SoftQp& qp, QpIncident incident) noexcept {
+    if (listener_ != nullptr) listener_->on_incident(qp, incident);
+  }
 
   // The error state: everything posted is flushed, now and from now on.
   void enter_error(SoftQp& qp, const char* why) noexcept;
@@ -103,7 +118,7 @@ class Engine {
   void look_after_peers() noexcept;
   void run_timers() noexcept;
   void flush(SoftQp& qp) noexcept;
-  SoftQp* find(std::uint32_t qpn) const noexcept;
+  void take_shared(SoftQp& qp) noexcept;
   void push(SoftQp& qp, SoftCq& cq, const CqeFields& fields) noexcept;
 
   Directory& directory_;
@@ -124,6 +139,7 @@ class Engine {
   std::vector<SoftQp*> errored_;
   std::vector<Link*> dirty_links_;
   std::deque<driver::Event> events_;
+  IncidentListener* listener_ = nullptr;
   std::vector<SoftQp*> timed_;
   std::uint64_t now_ns_ = 0;
   std::uint64_t next_look_ns_ = 0;
@@ -138,6 +154,8 @@ void on_timeout(Engine& engine, SoftQp& qp) noexcept;
 
 // responder.cpp
 void on_request(Engine& engine, SoftQp& qp, const Packet& packet, const std::byte* payload) noexcept;
+// UC: what comes out of order is dropped, and nothing is answered.
+void on_unreliable(Engine& engine, SoftQp& qp, const Packet& packet, const std::byte* payload) noexcept;
 // A packet came whose payload could not be had: it is as if it were lost.
 void on_unreadable(Engine& engine, SoftQp& qp, const Packet& packet) noexcept;
 void on_datagram(Engine& engine, SoftQp& qp, const Packet& packet, const std::byte* payload,

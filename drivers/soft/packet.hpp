@@ -10,7 +10,8 @@
 
 namespace pollen::soft {
 
-// BTH opcodes: transport in the top three bits (RC 0, UD 3), operation below.
+// BTH opcodes: transport in the top three bits (RC 0, UC 1, UD 3), operation below. UC has RC's sends
+// and writes: see unreliable().
 enum class PacketOp : std::uint8_t {
   send_first = 0x00,
   send_middle = 0x01,
@@ -39,18 +40,31 @@ enum class PacketOp : std::uint8_t {
   ud_send_only_imm = 0x65,
 };
 
+inline constexpr std::uint8_t uc_bit = 0x20;
+constexpr bool is_unreliable(PacketOp op) noexcept {
+  return static_cast<std::uint8_t>(op) >= uc_bit &&
+         static_cast<std::uint8_t>(op) <= (uc_bit | static_cast<std::uint8_t>(PacketOp::write_only_imm));
+}
+// RC's send or write as UC has it, and back.
+constexpr PacketOp unreliable(PacketOp op) noexcept {
+  return static_cast<PacketOp>(static_cast<std::uint8_t>(op) | uc_bit);
+}
+constexpr PacketOp reliable_twin(PacketOp op) noexcept {
+  return is_unreliable(op) ? static_cast<PacketOp>(static_cast<std::uint8_t>(op) ^ uc_bit) : op;
+}
+
 enum PacketFlags : std::uint8_t {
-  packet_ack_request = 1,  // BTH.A
-  packet_solicited = 2,    // BTH.SE
+  packet_ack_request = 1,   // BTH.A
+  packet_solicited = 2,     // BTH.SE
   packet_by_reference = 4,  // the payload is in the sender's memory: see Packet::reference
 };
 
 // Where a payload lies that was not copied into the packet. Only between engines that can both
 // see the memory; never in a frame.
 struct PayloadReference {
-  std::uint32_t backing;   // fd number of the sender's memory file; own_address_space: see there
-  std::uint32_t inode;     // its low bits: an fd number can come to mean another file
-  std::uint64_t offset;    // in that file
+  std::uint32_t backing;  // fd number of the sender's memory file; own_address_space: see there
+  std::uint32_t inode;    // its low bits: an fd number can come to mean another file
+  std::uint64_t offset;   // in that file
 };
 inline constexpr std::uint32_t own_address_space = 0xffffffff;  // `offset` is a plain address
 
@@ -65,20 +79,20 @@ struct Packet {
   std::uint16_t payload_bytes;
   std::uint32_t dest_qpn;
   std::uint32_t psn;
-  std::uint32_t imm;   // ImmDt, or the rkey of IETH
-  std::uint32_t aeth;  // syndrome << 24 | msn
+  std::uint32_t imm;        // ImmDt, or the rkey of IETH
+  std::uint32_t aeth;       // syndrome << 24 | msn
   std::uint32_t rkey;       // RETH, AtomicETH; DETH: the queue key
   std::uint64_t address;    // RETH, AtomicETH
   std::uint32_t dma_bytes;  // RETH; DETH: the source QP
   std::uint16_t pkey;
-  std::uint8_t gid_index;   // of the sender's source address
-  std::uint8_t run;           // by reference only: so many packets in one; 0 and 1: one
+  std::uint8_t gid_index;  // of the sender's source address
+  std::uint8_t run;        // by reference only: so many packets in one; 0 and 1: one
   union {
     PayloadReference reference;
     struct {
       std::uint64_t swap_add;
       std::uint64_t compare;
-    } atomic;                      // AtomicETH
+    } atomic;                       // AtomicETH
     std::uint64_t atomic_original;  // AtomicAckETH
   };
 };
@@ -96,8 +110,8 @@ constexpr std::int32_t psn_distance(std::uint32_t a, std::uint32_t b) noexcept {
 }
 
 // AETH syndromes.
-inline constexpr std::uint8_t aeth_ack = 0x1f;            // no credit count
-inline constexpr std::uint8_t aeth_rnr = 0x20;            // | the timer's code
+inline constexpr std::uint8_t aeth_ack = 0x1f;  // no credit count
+inline constexpr std::uint8_t aeth_rnr = 0x20;  // | the timer's code
 inline constexpr std::uint8_t aeth_nak_sequence = 0x60;
 inline constexpr std::uint8_t aeth_nak_invalid_request = 0x61;
 inline constexpr std::uint8_t aeth_nak_remote_access = 0x62;

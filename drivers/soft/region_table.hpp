@@ -27,7 +27,7 @@ struct RegionEntry {
   driver::Access access = driver::Access::none;
   std::uint64_t address = 0;  // as packets and WQEs name it
   std::uint64_t bytes = 0;
-  std::uint64_t shift = 0;    // added to that, modulo 2^64, it is where the memory is
+  std::uint64_t shift = 0;          // added to that, modulo 2^64, it is where the memory is
   std::uint32_t backing_fd = 0;     // own_address_space: none
   std::uint32_t backing_inode = 0;  // its low bits, to know the file again
   std::uint64_t backing_offset = 0;

@@ -24,22 +24,28 @@ std::uint32_t packets_of(std::uint32_t bytes, std::uint32_t mtu) noexcept {
 
 struct Kind {
   bool known = false;
-  bool datagram = false;  // allowed on UD
+  bool datagram = false;            // allowed on UD
   std::uint32_t head_segments = 0;  // behind ctrl, RC: remote address, atomic operands
 };
 
 Kind kind_of(std::uint8_t opcode) noexcept {
   switch (opcode) {
-    case MLX5_OPCODE_NOP: return {true, true, 0};
+    case MLX5_OPCODE_NOP:
+      return {true, true, 0};
     case MLX5_OPCODE_SEND:
-    case MLX5_OPCODE_SEND_IMM: return {true, true, 0};
-    case MLX5_OPCODE_SEND_INVAL: return {true, false, 0};
+    case MLX5_OPCODE_SEND_IMM:
+      return {true, true, 0};
+    case MLX5_OPCODE_SEND_INVAL:
+      return {true, false, 0};
     case MLX5_OPCODE_RDMA_WRITE:
     case MLX5_OPCODE_RDMA_WRITE_IMM:
-    case MLX5_OPCODE_RDMA_READ: return {true, false, 1};
+    case MLX5_OPCODE_RDMA_READ:
+      return {true, false, 1};
     case MLX5_OPCODE_ATOMIC_CS:
-    case MLX5_OPCODE_ATOMIC_FA: return {true, false, 2};
-    default: return {};
+    case MLX5_OPCODE_ATOMIC_FA:
+      return {true, false, 2};
+    default:
+      return {};
   }
 }
 
@@ -89,7 +95,8 @@ std::uint8_t parse(Engine& engine, SoftQp& qp, const WqeReader& wqe, PendingWqe&
     if ((head & queue::inline_flag) != 0) {
       out.is_inline = true;
       total = head & ~queue::inline_flag;
-      if (total + 4 > (wqe.segments() - first) * std::uint64_t{queue::segment_bytes} || out.is_read_or_atomic())
+      if (total + 4 > (wqe.segments() - first) * std::uint64_t{queue::segment_bytes} ||
+          out.is_read_or_atomic())
         return MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR;
     } else {
       const Access access = out.is_read_or_atomic() ? Access::local_write : Access::none;
@@ -99,6 +106,8 @@ std::uint8_t parse(Engine& engine, SoftQp& qp, const WqeReader& wqe, PendingWqe&
   }
   if (total > max_message_bytes || (datagram && total > qp.mtu)) return MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR;
   if (out.is_atomic() && total != sizeof(std::uint64_t)) return MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR;
+  const bool reliable_only = out.is_read_or_atomic() || out.opcode == MLX5_OPCODE_SEND_INVAL;
+  if (reliable_only && qp.transport != Transport::rc) return MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR;
   if (out.is_read_or_atomic() && qp.rts.reads_out == 0) return MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR;
   out.bytes = static_cast<std::uint32_t>(total);
   out.packets = packets_of(out.bytes, qp.mtu);
@@ -139,8 +148,9 @@ bool gather(Engine& engine, const SoftQp& qp, const PendingWqe& pending, std::ui
     }
     const std::uint32_t part = std::min(bytes, data.bytes - offset);
     const std::uint64_t address = data.address + offset;
-    if (engine.regions().find(data.lkey, qp.pd, address, part, Access::none) == nullptr) return false;
-    memory::copy(to, reinterpret_cast<const std::byte*>(address), part);
+    const RegionEntry* region = engine.regions().find(data.lkey, qp.pd, address, part, Access::none);
+    if (region == nullptr) return false;
+    memory::copy(to, region->memory(address), part);
     to += part;
     bytes -= part;
     offset = 0;
@@ -160,8 +170,9 @@ bool scatter(Engine& engine, const SoftQp& qp, const PendingWqe& pending, std::u
     }
     const std::uint32_t part = std::min(bytes, data.bytes - offset);
     const std::uint64_t address = data.address + offset;
-    if (engine.regions().find(data.lkey, qp.pd, address, part, Access::local_write) == nullptr) return false;
-    memory::copy(reinterpret_cast<std::byte*>(address), from, part);
+    const RegionEntry* region = engine.regions().find(data.lkey, qp.pd, address, part, Access::local_write);
+    if (region == nullptr) return false;
+    memory::copy(region->memory(address), from, part);
     from += part;
     bytes -= part;
     offset = 0;
@@ -180,17 +191,22 @@ PacketOp request_op(std::uint8_t opcode, bool first, bool last) noexcept {
     case MLX5_OPCODE_SEND:
       return pick(PacketOp::send_first, PacketOp::send_middle, PacketOp::send_last, PacketOp::send_only);
     case MLX5_OPCODE_SEND_IMM:
-      return pick(PacketOp::send_first, PacketOp::send_middle, PacketOp::send_last_imm, PacketOp::send_only_imm);
+      return pick(PacketOp::send_first, PacketOp::send_middle, PacketOp::send_last_imm,
+                  PacketOp::send_only_imm);
     case MLX5_OPCODE_SEND_INVAL:
-      return pick(PacketOp::send_first, PacketOp::send_middle, PacketOp::send_last_inv, PacketOp::send_only_inv);
+      return pick(PacketOp::send_first, PacketOp::send_middle, PacketOp::send_last_inv,
+                  PacketOp::send_only_inv);
     case MLX5_OPCODE_RDMA_WRITE:
       return pick(PacketOp::write_first, PacketOp::write_middle, PacketOp::write_last, PacketOp::write_only);
     case MLX5_OPCODE_RDMA_WRITE_IMM:
       return pick(PacketOp::write_first, PacketOp::write_middle, PacketOp::write_last_imm,
                   PacketOp::write_only_imm);
-    case MLX5_OPCODE_RDMA_READ: return PacketOp::read_request;
-    case MLX5_OPCODE_ATOMIC_CS: return PacketOp::cmp_swap;
-    default: return PacketOp::fetch_add;
+    case MLX5_OPCODE_RDMA_READ:
+      return PacketOp::read_request;
+    case MLX5_OPCODE_ATOMIC_CS:
+      return PacketOp::cmp_swap;
+    default:
+      return PacketOp::fetch_add;
   }
 }
 
@@ -199,7 +215,8 @@ std::uint8_t copy_payload(Engine& engine, const SoftQp& qp, const PendingWqe& pe
                           std::uint32_t offset, std::uint32_t bytes) noexcept {
   link.packet().payload_bytes = static_cast<std::uint16_t>(bytes);
   if (bytes == 0) return 0;
-  return gather(engine, qp, pending, offset, link.payload(bytes), bytes) ? 0 : MLX5_CQE_SYNDROME_LOCAL_PROT_ERR;
+  return gather(engine, qp, pending, offset, link.payload(bytes), bytes) ? 0
+                                                                         : MLX5_CQE_SYNDROME_LOCAL_PROT_ERR;
 }
 
 // How many packets from the k-th on go as one; 0: their payload has to be copied.
@@ -207,7 +224,8 @@ std::uint32_t refer_to_run(Engine& engine, const SoftQp& qp, const PendingWqe& p
                            std::uint32_t k) noexcept {
   const std::uint32_t offset = k * qp.mtu;
   const std::uint32_t bytes = std::min(pending.bytes - offset, std::min(max_run_bytes, qp.mtu * 255));
-  if (pending.single.bytes == 0 || bytes <= slot_payload_bytes) return 0;
+  // UC completes with the packet sent: then the memory is the program's again.
+  if (pending.single.bytes == 0 || bytes <= slot_payload_bytes || qp.transport == Transport::uc) return 0;
   const std::uint64_t address = pending.single.address + offset;
   const RegionEntry* region = engine.regions().find(pending.single.lkey, qp.pd, address, bytes, Access::none);
   if (region == nullptr || !engine.refer(link, *region, address, link.packet())) return 0;
@@ -248,6 +266,7 @@ std::uint8_t emit(Engine& engine, SoftQp& qp, PendingWqe& pending) noexcept {
   const std::uint32_t psns = std::max(run, 1U);
   const bool last = k + psns == pending.packets;
   packet.op = request_op(pending.opcode, k == 0, last);
+  if (qp.transport == Transport::uc) packet.op = unreliable(packet.op);
   packet.psn = (pending.first_psn + k) & psn_mask;
   if (k == 0) {
     packet.address = pending.remote;
@@ -342,7 +361,7 @@ void retire(Engine& engine, SoftQp& qp) noexcept {
     if (!pending.is_read_or_atomic() && acked > static_cast<std::int32_t>(pending.emitted))
       pending.emitted = static_cast<std::uint32_t>(acked);
   }
-  if (r.head == r.tail && r.bad_wqe != 0 && qp.state() == QpState::rts) {
+  if (r.head == r.tail && r.bad_wqe != 0 && qp.can_complete()) {
     const WqeReader wqe = qp.wqe(r.next_block);
     engine.fail_send(qp, r.next_block, wqe.opcode(), r.bad_wqe, 0);
   }
@@ -411,7 +430,8 @@ bool resend_lost_response(Engine& engine, SoftQp& qp, std::uint32_t before_psn) 
   return true;
 }
 
-void fail_at(Engine& engine, SoftQp& qp, std::uint32_t psn, std::uint8_t syndrome, std::uint8_t vendor) noexcept {
+void fail_at(Engine& engine, SoftQp& qp, std::uint32_t psn, std::uint8_t syndrome,
+             std::uint8_t vendor) noexcept {
   Requester& r = qp.requester;
   for (std::uint32_t i = r.head; i != r.tail; ++i) {
     const PendingWqe& pending = r.at(i);
@@ -436,7 +456,7 @@ void on_acknowledge(Engine& engine, SoftQp& qp, const Packet& packet) noexcept {
   }
   r.resent_for_gap = false;
   acknowledge(engine, qp, upto);
-  if (positive || qp.state() != QpState::rts) return;
+  if (positive || !qp.can_complete()) return;
 
   if ((syndrome & 0xe0) == aeth_rnr) {
     if (r.head == r.tail) return;
@@ -446,9 +466,9 @@ void on_acknowledge(Engine& engine, SoftQp& qp, const Packet& packet) noexcept {
     }
     go_back(engine, qp, packet.psn);
     // IBTA's table of RNR timers, in units of 10 µs.
-    static constexpr std::uint32_t tens_of_us[32] = {65536, 1,    2,    3,    4,    6,    8,    12,   16,   24,   32,
-                                                     48,    64,   96,   128,  192,  256,  384,  512,  768,  1024, 1536,
-                                                     2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
+    static constexpr std::uint32_t tens_of_us[32] = {
+        65536, 1,   2,   3,   4,    6,    8,    12,   16,   24,   32,   48,    64,    96,    128,   192,
+        256,   384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
     r.rnr_until_ns = engine.now_ns() + std::uint64_t{tens_of_us[syndrome & 0x1f]} * 10'000;
     engine.start_timer(qp);
     return;
@@ -456,7 +476,8 @@ void on_acknowledge(Engine& engine, SoftQp& qp, const Packet& packet) noexcept {
   switch (syndrome) {
     case aeth_nak_sequence:
       if (r.head == r.tail) return;
-      if (r.retries_left == 0) return fail_at(engine, qp, packet.psn, MLX5_CQE_SYNDROME_TRANSPORT_RETRY_EXC_ERR, 0);
+      if (r.retries_left == 0)
+        return fail_at(engine, qp, packet.psn, MLX5_CQE_SYNDROME_TRANSPORT_RETRY_EXC_ERR, 0);
       --r.retries_left;
       return go_back(engine, qp, packet.psn);
     case aeth_nak_invalid_request:
@@ -465,7 +486,8 @@ void on_acknowledge(Engine& engine, SoftQp& qp, const Packet& packet) noexcept {
       return fail_at(engine, qp, packet.psn, MLX5_CQE_SYNDROME_REMOTE_ACCESS_ERR, syndrome);
     case aeth_nak_remote_operation:
       return fail_at(engine, qp, packet.psn, MLX5_CQE_SYNDROME_REMOTE_OP_ERR, syndrome);
-    default: return;
+    default:
+      return;
   }
 }
 
@@ -506,7 +528,8 @@ void on_data(Engine& engine, SoftQp& qp, const Packet& packet, const std::byte* 
     const bool last = k + psns == pending->packets;
     const std::uint32_t offset = k * qp.mtu;
     const std::uint32_t bytes = (psns - 1) * qp.mtu + packet.payload_bytes;
-    const bool says_last = packet.op == PacketOp::read_response_last || packet.op == PacketOp::read_response_only;
+    const bool says_last =
+        packet.op == PacketOp::read_response_last || packet.op == PacketOp::read_response_only;
     if (k + psns > pending->packets || bytes != (last ? pending->bytes - offset : psns * qp.mtu) ||
         last != says_last)
       return fail(MLX5_CQE_SYNDROME_BAD_RESP_ERR);
@@ -530,6 +553,7 @@ void transmit(Engine& engine, SoftQp& qp, std::uint32_t budget) noexcept {
   if (qp.state() != QpState::rts) return;
   if (r.rnr_until_ns != 0) return;
   const bool datagram = qp.transport == Transport::ud;
+  const bool reliable = qp.transport == Transport::rc;
   bool sent = false;
   while (budget != 0) {
     if (r.cursor == r.tail) {
@@ -560,15 +584,15 @@ void transmit(Engine& engine, SoftQp& qp, std::uint32_t budget) noexcept {
     if (budget == 0 && r.bad_wqe != 0) break;
     if (pending.emitted < pending.request_packets()) break;
     ++r.cursor;
-    if (datagram) r.una_psn = (pending.last_psn() + 1) & psn_mask;  // nobody acknowledges it
+    if (!reliable) r.una_psn = (pending.last_psn() + 1) & psn_mask;  // nobody acknowledges it
   }
   retire(engine, qp);
-  if (sent && !datagram && r.deadline_ns == 0 && qp.state() == QpState::rts) engine.start_timer(qp);
+  if (sent && reliable && r.deadline_ns == 0 && qp.state() == QpState::rts) engine.start_timer(qp);
 }
 
 void on_response(Engine& engine, SoftQp& qp, const Packet& packet, const std::byte* payload) noexcept {
   Requester& r = qp.requester;
-  if (qp.state() != QpState::rts || r.head == r.tail) return;
+  if (!qp.can_complete() || r.head == r.tail) return;
   // Only of what has been sent: between the oldest unacknowledged and the newest.
   if (psn_distance(packet.psn, r.next_psn) >= 0) return;
   const std::uint32_t oldest = r.at(r.head).packets == 0 ? r.una_psn : r.at(r.head).first_psn;
@@ -587,7 +611,7 @@ void on_timeout(Engine& engine, SoftQp& qp) noexcept {
   }
   if (r.deadline_ns == 0 || engine.now_ns() < r.deadline_ns) return;
   r.deadline_ns = 0;
-  if (r.head == r.tail || qp.state() != QpState::rts) return;
+  if (r.head == r.tail || !qp.can_complete()) return;
   const PendingWqe& oldest = r.at(r.head);
   if (r.head == r.cursor && oldest.emitted == 0 && oldest.packets != 0) {
     engine.activate(qp);  // it has not been sent yet, for want of room or for a fence

@@ -14,6 +14,7 @@ namespace {
 
 using driver::Access;
 using driver::QpState;
+using driver::Transport;
 
 struct Shape {
   bool request = false;
@@ -28,29 +29,49 @@ struct Shape {
 Shape shape_of(PacketOp op) noexcept {
   using enum PacketOp;
   switch (op) {
-    case send_first: return {true, true, false, true, false, false, false};
-    case send_middle: return {true, true, false, false, false, false, false};
-    case send_last: return {true, true, false, false, true, false, false};
-    case send_last_imm: return {true, true, false, false, true, true, false};
-    case send_last_inv: return {true, true, false, false, true, false, true};
-    case send_only: return {true, true, false, true, true, false, false};
-    case send_only_imm: return {true, true, false, true, true, true, false};
-    case send_only_inv: return {true, true, false, true, true, false, true};
-    case write_first: return {true, false, true, true, false, false, false};
-    case write_middle: return {true, false, true, false, false, false, false};
-    case write_last: return {true, false, true, false, true, false, false};
-    case write_last_imm: return {true, false, true, false, true, true, false};
-    case write_only: return {true, false, true, true, true, false, false};
-    case write_only_imm: return {true, false, true, true, true, true, false};
+    case send_first:
+      return {true, true, false, true, false, false, false};
+    case send_middle:
+      return {true, true, false, false, false, false, false};
+    case send_last:
+      return {true, true, false, false, true, false, false};
+    case send_last_imm:
+      return {true, true, false, false, true, true, false};
+    case send_last_inv:
+      return {true, true, false, false, true, false, true};
+    case send_only:
+      return {true, true, false, true, true, false, false};
+    case send_only_imm:
+      return {true, true, false, true, true, true, false};
+    case send_only_inv:
+      return {true, true, false, true, true, false, true};
+    case write_first:
+      return {true, false, true, true, false, false, false};
+    case write_middle:
+      return {true, false, true, false, false, false, false};
+    case write_last:
+      return {true, false, true, false, true, false, false};
+    case write_last_imm:
+      return {true, false, true, false, true, true, false};
+    case write_only:
+      return {true, false, true, true, true, false, false};
+    case write_only_imm:
+      return {true, false, true, true, true, true, false};
     case read_request:
     case cmp_swap:
-    case fetch_add: return {true, false, false, true, true, false, false};
-    default: return {};
+    case fetch_add:
+      return {true, false, false, true, true, false, false};
+    default:
+      return {};
   }
 }
 
 void nak(Engine& engine, SoftQp& qp, std::uint8_t syndrome) noexcept {
   Responder& s = qp.responder;
+  if (qp.transport == Transport::uc) {
+    s.inbound.kind = Inbound::Kind::none;  // nobody hears of it; the rest of the message is dropped, too
+    return;
+  }
   s.nak_due = syndrome;
   s.nak_sent = true;
   engine.activate(qp);
@@ -59,7 +80,10 @@ void nak(Engine& engine, SoftQp& qp, std::uint8_t syndrome) noexcept {
 // The request can't be carried out: the peer gets the NAK, this QP is broken as well.
 void refuse(Engine& engine, SoftQp& qp, std::uint8_t syndrome, const char* why) noexcept {
   nak(engine, qp, syndrome);
+  if (qp.transport == Transport::uc) return;
   answer(engine, qp);
+  engine.tell(qp,
+              syndrome == aeth_nak_remote_access ? QpIncident::access_refused : QpIncident::request_refused);
   engine.enter_error(qp, why);
 }
 
@@ -78,7 +102,8 @@ enum class Scatter : std::uint8_t { done, too_long, protection };
 Scatter scatter(Engine& engine, const SoftQp& qp, std::uint32_t offset, const std::byte* from,
                 std::uint32_t bytes) noexcept {
   const std::byte* wqe = qp.receive_wqe();
-  const std::uint32_t entries = qp.recv_ring().stride_bytes / queue::segment_bytes;
+  const std::uint32_t entries = qp.receive_segments();
+  const std::uint32_t pd = qp.receive_pd();
   for (std::uint32_t i = 0; i < entries && bytes != 0; ++i) {
     const DataRef data = read_data_segment(wqe + i * queue::segment_bytes);
     if (data.lkey == queue::invalid_lkey) break;
@@ -88,12 +113,12 @@ Scatter scatter(Engine& engine, const SoftQp& qp, std::uint32_t offset, const st
     }
     const std::uint32_t part = std::min(bytes, data.bytes - offset);
     const std::uint64_t address = data.address + offset;
-    if (engine.regions().find(data.lkey, qp.pd, address, part, Access::local_write) == nullptr)
-      return Scatter::protection;
+    const RegionEntry* region = engine.regions().find(data.lkey, pd, address, part, Access::local_write);
+    if (region == nullptr) return Scatter::protection;
     if (part <= slot_payload_bytes)
-      std::memcpy(reinterpret_cast<std::byte*>(address), from, part);
+      std::memcpy(region->memory(address), from, part);
     else
-      memory::copy(reinterpret_cast<std::byte*>(address), from, part);
+      memory::copy(region->memory(address), from, part);
     from += part;
     bytes -= part;
     offset = 0;
@@ -104,9 +129,12 @@ Scatter scatter(Engine& engine, const SoftQp& qp, std::uint32_t offset, const st
 // The buffer at the head fails, and with it the QP.
 void fail_receive(Engine& engine, SoftQp& qp, Scatter failure) noexcept {
   const bool too_long = failure == Scatter::too_long;
-  engine.complete_receive(qp, {.opcode = MLX5_CQE_RESP_ERR,
-                               .syndrome = static_cast<std::uint8_t>(too_long ? MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR
-                                                                              : MLX5_CQE_SYNDROME_LOCAL_PROT_ERR)});
+  engine.complete_receive(
+      qp, {.opcode = MLX5_CQE_RESP_ERR,
+           .syndrome = static_cast<std::uint8_t>(too_long ? MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR
+                                                          : MLX5_CQE_SYNDROME_LOCAL_PROT_ERR)});
+  if (qp.transport == Transport::uc)
+    return engine.enter_error(qp, "a receive buffer was too short, or is not in its region");
   refuse(engine, qp, too_long ? aeth_nak_invalid_request : aeth_nak_remote_operation,
          too_long ? "a message was longer than the receive buffer" : "a receive buffer is not in its region");
 }
@@ -116,14 +144,17 @@ void accept(Engine& engine, SoftQp& qp, std::uint32_t packets, bool message_ends
   s.expected_psn = (s.expected_psn + packets) & psn_mask;
   s.nak_sent = false;
   if (message_ends) s.msn = (s.msn + 1) & psn_mask;
+  if (qp.transport == Transport::uc) return;
   s.ack_due = true;
   engine.activate(qp);
 }
 
-void on_send(Engine& engine, SoftQp& qp, const Packet& packet, const std::byte* payload, const Shape& shape) noexcept {
+void on_send(Engine& engine, SoftQp& qp, const Packet& packet, const std::byte* payload,
+             const Shape& shape) noexcept {
   Responder& s = qp.responder;
   if (shape.first) {
     if (qp.receives() == 0) return nak(engine, qp, rnr_syndrome(qp));
+    engine.claim_receive(qp);
     s.inbound = {};
     s.inbound.kind = Inbound::Kind::send;
   }
@@ -133,20 +164,21 @@ void on_send(Engine& engine, SoftQp& qp, const Packet& packet, const std::byte* 
     s.inbound.bytes += bytes;
   }
   if (shape.inv && !engine.regions().invalidate(packet.imm, qp.pd))
-    return refuse(engine, qp, aeth_nak_remote_access, "a SEND_WITH_INV named a key that it may not invalidate");
+    return refuse(engine, qp, aeth_nak_remote_access,
+                  "a SEND_WITH_INV named a key that it may not invalidate");
   accept(engine, qp, psns_of(packet), shape.last);
   if (!shape.last) return;
   s.inbound.kind = Inbound::Kind::none;
-  engine.complete_receive(
-      qp, {.opcode = static_cast<std::uint8_t>(shape.imm   ? MLX5_CQE_RESP_SEND_IMM
-                                               : shape.inv ? MLX5_CQE_RESP_SEND_INV
-                                                           : MLX5_CQE_RESP_SEND),
-           .byte_len = s.inbound.bytes,
-           .imm = packet.imm,
-           .solicited = (packet.flags & packet_solicited) != 0});
+  engine.complete_receive(qp, {.opcode = static_cast<std::uint8_t>(shape.imm   ? MLX5_CQE_RESP_SEND_IMM
+                                                                   : shape.inv ? MLX5_CQE_RESP_SEND_INV
+                                                                               : MLX5_CQE_RESP_SEND),
+                               .byte_len = s.inbound.bytes,
+                               .imm = packet.imm,
+                               .solicited = (packet.flags & packet_solicited) != 0});
 }
 
-void on_write(Engine& engine, SoftQp& qp, const Packet& packet, const std::byte* payload, const Shape& shape) noexcept {
+void on_write(Engine& engine, SoftQp& qp, const Packet& packet, const std::byte* payload,
+              const Shape& shape) noexcept {
   Responder& s = qp.responder;
   if (shape.imm && qp.receives() == 0) return nak(engine, qp, rnr_syndrome(qp));
   if (shape.first) {
@@ -169,19 +201,21 @@ void on_write(Engine& engine, SoftQp& qp, const Packet& packet, const std::byte*
   if (bytes != 0) {
     // Again for each packet: the region may have been ended since the first.
     const std::uint64_t address = in.address + in.bytes;
-    if (engine.regions().find(in.rkey, qp.pd, address, bytes, Access::remote_write) == nullptr)
+    const RegionEntry* region = engine.regions().find(in.rkey, qp.pd, address, bytes, Access::remote_write);
+    if (region == nullptr)
       return refuse(engine, qp, aeth_nak_remote_access, "a WRITE's region was ended in the middle of it");
-    memory::copy(reinterpret_cast<std::byte*>(address), payload, bytes);
+    memory::copy(region->memory(address), payload, bytes);
     in.bytes += bytes;
   }
   accept(engine, qp, psns_of(packet), shape.last);
   if (!shape.last) return;
   in.kind = Inbound::Kind::none;
-  if (shape.imm)
-    engine.complete_receive(qp, {.opcode = MLX5_CQE_RESP_WR_IMM,
-                                 .byte_len = in.bytes,
-                                 .imm = packet.imm,
-                                 .solicited = (packet.flags & packet_solicited) != 0});
+  if (!shape.imm) return;
+  engine.claim_receive(qp);
+  engine.complete_receive(qp, {.opcode = MLX5_CQE_RESP_WR_IMM,
+                               .byte_len = in.bytes,
+                               .imm = packet.imm,
+                               .solicited = (packet.flags & packet_solicited) != 0});
 }
 
 std::uint32_t unsent_jobs(const Responder& s) noexcept { return s.job_tail - s.job_head; }
@@ -225,11 +259,13 @@ void on_atomic(Engine& engine, SoftQp& qp, const Packet& packet) noexcept {
     return refuse(engine, qp, aeth_nak_invalid_request, "more READs and atomics came than the QP agreed to");
   if (packet.address % sizeof(std::uint64_t) != 0)
     return refuse(engine, qp, aeth_nak_invalid_request, "an atomic's address is not a multiple of 8");
-  if (!driver::allows(qp.init.remote_access, Access::remote_atomic) ||
-      engine.regions().find(packet.rkey, qp.pd, packet.address, sizeof(std::uint64_t), Access::remote_atomic) ==
-          nullptr)
+  const RegionEntry* region = driver::allows(qp.init.remote_access, Access::remote_atomic)
+                                  ? engine.regions().find(packet.rkey, qp.pd, packet.address,
+                                                          sizeof(std::uint64_t), Access::remote_atomic)
+                                  : nullptr;
+  if (region == nullptr)
     return refuse(engine, qp, aeth_nak_remote_access, "an atomic named memory that its rkey does not open");
-  std::atomic_ref<std::uint64_t> value(*reinterpret_cast<std::uint64_t*>(packet.address));
+  std::atomic_ref<std::uint64_t> value(*reinterpret_cast<std::uint64_t*>(region->memory(packet.address)));
   std::uint64_t original = packet.atomic.compare;
   if (packet.op == PacketOp::fetch_add)
     original = value.fetch_add(packet.atomic.swap_add, std::memory_order_acq_rel);
@@ -249,8 +285,9 @@ void on_duplicate(Engine& engine, SoftQp& qp, const Packet& packet) noexcept {
       if (unsent_jobs(s) >= qp.rtr.reads_in) return;
       if (psn_distance((packet.psn + response_packets(qp, packet)) & psn_mask, s.expected_psn) > 0) return;
       if (!check_read(engine, qp, packet)) return;
-      queue_job(engine, qp, {packet.psn, response_packets(qp, packet), 0, packet.rkey, packet.address,
-                             packet.dma_bytes, false, 0});
+      queue_job(engine, qp,
+                {packet.psn, response_packets(qp, packet), 0, packet.rkey, packet.address, packet.dma_bytes,
+                 false, 0});
       return;
     case PacketOp::cmp_swap:
     case PacketOp::fetch_add: {
@@ -308,7 +345,7 @@ bool send_response(Engine& engine, SoftQp& qp, ResponseJob& job) noexcept {
       bytes = rest - (psns - 1) * qp.mtu;
     } else {
       bytes = std::min(rest, qp.mtu);
-      if (bytes != 0) memory::copy(link.payload(bytes), reinterpret_cast<const std::byte*>(address), bytes);
+      if (bytes != 0) memory::copy(link.payload(bytes), region->memory(address), bytes);
     }
     packet.payload_bytes = static_cast<std::uint16_t>(bytes);
     const bool first = job.sent == 0;
@@ -360,11 +397,35 @@ void on_request(Engine& engine, SoftQp& qp, const Packet& packet, const std::byt
   // All but the last are full; the last holds something unless it is the only one.
   if (packet.payload_bytes > qp.mtu || (!shape.last && packet.payload_bytes != qp.mtu) ||
       (shape.last && !shape.first && packet.payload_bytes == 0))
-    return refuse(engine, qp, aeth_nak_invalid_request, "a packet's length does not fit its place in the message");
+    return refuse(engine, qp, aeth_nak_invalid_request,
+                  "a packet's length does not fit its place in the message");
   if (shape.send)
     on_send(engine, qp, packet, payload, shape);
   else
     on_write(engine, qp, packet, payload, shape);
+}
+
+void on_unreliable(Engine& engine, SoftQp& qp, const Packet& received, const std::byte* payload) noexcept {
+  Responder& s = qp.responder;
+  Packet packet = received;
+  packet.op = reliable_twin(received.op);
+  const Shape shape = shape_of(packet.op);
+  // A gap: something was lost, and with it the message under way.
+  if (packet.psn != s.expected_psn) s.inbound.kind = Inbound::Kind::none;
+  s.expected_psn = packet.psn;
+  const Inbound::Kind kind = shape.send ? Inbound::Kind::send : Inbound::Kind::write;
+  const bool fits = shape.first == (s.inbound.kind == Inbound::Kind::none) &&
+                    (shape.first || s.inbound.kind == kind) && packet.payload_bytes <= qp.mtu &&
+                    (shape.last || packet.payload_bytes == qp.mtu);
+  if (!fits && shape.first) s.inbound.kind = Inbound::Kind::none;
+  if (!fits && !shape.first) {
+    s.inbound.kind = Inbound::Kind::none;
+  } else if (shape.send) {
+    on_send(engine, qp, packet, payload, shape);
+  } else if (shape.write) {
+    on_write(engine, qp, packet, payload, shape);
+  }
+  s.expected_psn = (packet.psn + 1) & psn_mask;
 }
 
 void on_unreadable(Engine& engine, SoftQp& qp, const Packet& packet) noexcept {
@@ -380,6 +441,7 @@ void on_datagram(Engine& engine, SoftQp& qp, const Packet& packet, const std::by
   addressing.source = source;
   addressing.destination = destination;
   if (!make_grh(addressing, packet.op, packet.payload_bytes, grh)) return;
+  engine.claim_receive(qp);
   Scatter result = scatter(engine, qp, 0, grh, sizeof grh);
   if (result == Scatter::done && packet.payload_bytes != 0)
     result = scatter(engine, qp, sizeof grh, payload, packet.payload_bytes);
@@ -392,14 +454,14 @@ void on_datagram(Engine& engine, SoftQp& qp, const Packet& packet, const std::by
     engine.enter_error(qp, "a datagram did not fit its receive buffer");
     return;
   }
-  engine.complete_receive(qp, {.opcode = static_cast<std::uint8_t>(packet.op == PacketOp::ud_send_only_imm
-                                                                       ? MLX5_CQE_RESP_SEND_IMM
-                                                                       : MLX5_CQE_RESP_SEND),
-                               .byte_len = packet.payload_bytes + static_cast<std::uint32_t>(sizeof grh),
-                               .imm = packet.imm,
-                               .src_qpn = packet.dma_bytes & psn_mask,
-                               .grh = true,
-                               .solicited = (packet.flags & packet_solicited) != 0});
+  engine.complete_receive(
+      qp, {.opcode = static_cast<std::uint8_t>(
+               packet.op == PacketOp::ud_send_only_imm ? MLX5_CQE_RESP_SEND_IMM : MLX5_CQE_RESP_SEND),
+           .byte_len = packet.payload_bytes + static_cast<std::uint32_t>(sizeof grh),
+           .imm = packet.imm,
+           .src_qpn = packet.dma_bytes & psn_mask,
+           .grh = true,
+           .solicited = (packet.flags & packet_solicited) != 0});
 }
 
 void answer(Engine& engine, SoftQp& qp) noexcept {

@@ -24,7 +24,7 @@ enum PacketPart : std::uint16_t {
 
 // 0: no opcode of ours.
 constexpr std::uint16_t packet_parts(PacketOp op) noexcept {
-  switch (op) {
+  switch (reliable_twin(op)) {
     case PacketOp::send_first:
     case PacketOp::send_middle:
     case PacketOp::send_last:

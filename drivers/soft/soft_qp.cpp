@@ -15,22 +15,41 @@ namespace {
 using driver::QpState;
 using driver::Transport;
 
-// The doorbell: only now, and only as far as the record says, do WQEs count.
 void ring_doorbell(void* context, const queue::CtrlSegment*) noexcept {
-  SoftQp& qp = *static_cast<SoftQp*>(context);
-  Requester& r = qp.requester;
-  const auto rung = static_cast<std::uint16_t>(
-      big_endian(__atomic_load_n(qp.send_ring().record, __ATOMIC_ACQUIRE)) - r.doorbell);
-  r.doorbell += rung;
-  qp.engine.activate(qp);
+  static_cast<SoftQp*>(context)->take_doorbell();
 }
 
 }  // namespace
 
 SoftQp::SoftQp(Engine& the_engine, std::uint32_t the_pd, SoftCq& the_send_cq, SoftCq& the_recv_cq,
                const driver::QpConfig& config)
-    : engine(the_engine), send_cq(the_send_cq), recv_cq(the_recv_cq), pd(the_pd), transport(config.transport) {
+    : engine(the_engine),
+      send_cq(the_send_cq),
+      recv_cq(the_recv_cq),
+      pd(the_pd),
+      transport(config.transport) {
   allocate(config);
+  send_.qpn = engine.add_qp(*this);
+}
+
+SoftQp::SoftQp(Engine& the_engine, std::uint32_t the_pd, SoftCq& the_send_cq, SoftCq& the_recv_cq,
+               driver::Transport the_transport, const QpMemory& memory)
+    : engine(the_engine),
+      send_cq(the_send_cq),
+      recv_cq(the_recv_cq),
+      pd(the_pd),
+      transport(the_transport),
+      srq(memory.srq),
+      user_index(memory.user_index) {
+  requester.ring.resize(std::max(memory.send_blocks, 1U));
+  send_.wqes = memory.send;
+  send_.blocks = memory.send_blocks;
+  send_.record = memory.records + MLX5_SND_DBR;
+  send_.hook = {&ring_doorbell, this};
+  recv_ = {.wqes = memory.recv,
+           .entries = memory.recv_entries,
+           .stride_bytes = memory.recv_stride_bytes,
+           .record = memory.records + MLX5_RCV_DBR};
   send_.qpn = engine.add_qp(*this);
 }
 
@@ -39,7 +58,8 @@ SoftQp::~SoftQp() { engine.remove_qp(*this); }
 void SoftQp::allocate(const driver::QpConfig& config) {
   // As libmlx5 sizes its rings: room for send_wrs requests of the largest kind.
   const std::uint32_t head = transport == Transport::ud ? 4 : 2;
-  const std::uint32_t data = std::max(config.send_sge, config.inline_bytes == 0 ? 1 : queue::inline_segments(config.inline_bytes));
+  const std::uint32_t data =
+      std::max(config.send_sge, config.inline_bytes == 0 ? 1 : queue::inline_segments(config.inline_bytes));
   const std::uint32_t per_request = queue::blocks_of_segments(std::max(head + data, 4U));
   const std::uint32_t blocks = std::bit_ceil(std::max(config.send_wrs, 1U) * per_request);
   const std::uint32_t entries = config.recv_wrs == 0 ? 0 : std::bit_ceil(config.recv_wrs);
@@ -87,7 +107,7 @@ void SoftQp::to_init(const driver::InitConfig& config) {
 void SoftQp::to_rtr(const driver::RtrConfig& config) {
   require_state(*this, QpState::init, QpState::rtr);
   rtr = config;
-  if (transport == Transport::rc) {
+  if (transport != Transport::ud) {
     require_range(*this, "the read depth", config.reads_in, 16);
     require_range(*this, "the peer's QP number", config.remote_qpn, psn_mask);
     require_range(*this, "the peer's first PSN", config.remote_psn, psn_mask);
@@ -121,18 +141,36 @@ void SoftQp::to_rts(const driver::RtsConfig& config) {
   if (requester.has_unsent()) engine.activate(*this);
 }
 
+void SoftQp::take_doorbell() noexcept {
+  if (send_.blocks == 0) return;
+  Requester& r = requester;
+  const auto rung =
+      static_cast<std::uint16_t>(big_endian(__atomic_load_n(send_.record, __ATOMIC_ACQUIRE)) - r.doorbell);
+  r.doorbell += rung;
+  engine.activate(*this);
+}
+
+void SoftQp::pause() {
+  require_state(*this, QpState::rts, QpState::sqd);
+  state_ = QpState::sqd;
+}
+
+void SoftQp::resume() {
+  require_state(*this, QpState::sqd, QpState::rts);
+  state_ = QpState::rts;
+  engine.activate(*this);
+}
+
 void SoftQp::to_error() { engine.enter_error(*this, "the program asked for it"); }
 
 void SoftQp::to_reset() {
-  std::erase(engine.errored_, this);
-  std::erase(engine.active_, this);
-  active = false;
   const std::size_t blocks = requester.ring.size();
   requester = {};
   requester.ring.resize(blocks);
   responder = {};
   link = nullptr;
   for (std::uint32_t& record : records_) record = 0;
+  engine.forget(*this);
   state_ = QpState::reset;
 }
 

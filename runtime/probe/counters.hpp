@@ -29,12 +29,12 @@ class Counter {
 };
 
 // What an lcore does with its time.
-enum class Phase : std::uint8_t { post, poll_empty, poll_productive, app, idle };
-inline constexpr std::array phases{Phase::post, Phase::poll_empty, Phase::poll_productive, Phase::app,
-                                   Phase::idle};
+enum class Phase : std::uint8_t { post, poll_empty, poll_productive, device, app, idle };
+inline constexpr std::array phases{Phase::post,   Phase::poll_empty, Phase::poll_productive,
+                                   Phase::device, Phase::app,        Phase::idle};
 constexpr std::string_view name(Phase phase) noexcept {
-  constexpr std::array<std::string_view, phases.size()> names{"post", "poll_empty", "poll_productive", "app",
-                                                              "idle"};
+  constexpr std::array<std::string_view, phases.size()> names{"post",   "poll_empty", "poll_productive",
+                                                              "device", "app",        "idle"};
   return names[static_cast<std::size_t>(phase)];
 }
 

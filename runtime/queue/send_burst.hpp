@@ -34,7 +34,9 @@ class SendBurst {
         producer_(sq.producer_),
         posted_(sq.posted_),
         last_(sq.last_) {}
-  ~SendBurst() { ring(); }
+  ~SendBurst() {
+    if (size() != 0) ring();
+  }
   SendBurst(const SendBurst&) = delete;
   SendBurst& operator=(const SendBurst&) = delete;
 
@@ -135,6 +137,14 @@ class SendBurst {
   bool send_to(const Address& to, std::span<const Sge> local, const WrOptions& options = {}) noexcept {
     return put_gather<3>(MLX5_OPCODE_SEND, 0, &to, local, options);
   }
+  bool send_to_with_imm(const Address& to, std::span<const Sge> local, std::uint32_t imm,
+                        const WrOptions& options = {}) noexcept {
+    return put_gather<3>(MLX5_OPCODE_SEND_IMM, big_endian(imm), &to, local, options);
+  }
+  bool send_inline_to_with_imm(const Address& to, std::span<const std::byte> data, std::uint32_t imm,
+                               const WrOptions& options = {}) noexcept {
+    return put_inline<3>(MLX5_OPCODE_SEND_IMM, big_endian(imm), &to, data, options);
+  }
   bool send_inline_to(const Address& to, std::span<const std::byte> data,
                       const WrOptions& options = {}) noexcept {
     return put_inline<3>(MLX5_OPCODE_SEND, 0, &to, data, options);
@@ -156,10 +166,6 @@ class SendBurst {
   std::uint32_t defer() noexcept {
     const std::uint32_t count = posted_ - sq_.posted_;
     if (count == 0) return 0;
-    const bool queue_idle = sq_.tail_ == sq_.signalled_end_;
-    if (producer_ != sq_.signalled_end_ &&
-        (queue_idle || posted_ - sq_.signalled_sequence_ >= sq_.signal_every_))
-      sq_.signal(last_, producer_, posted_);
     sq_.single_wqe_ = count == 1 && sq_.rung_ == sq_.producer_;
     sq_.producer_ = producer_;
     sq_.posted_ = posted_;

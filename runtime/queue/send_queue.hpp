@@ -61,6 +61,9 @@ class SendQueue {
   // Rings for WQEs that a burst left to be rung later (SendBurst::defer). No-op without any.
   void ring_doorbell() noexcept {
     if (rung_ == producer_) return;
+    const bool due = posted_ - signalled_sequence_ >= signal_every_;
+    if (producer_ != signalled_end_ && (due || tail_ == signalled_end_)) signal(last_, producer_, posted_);
+    wqes_before_record();
     store_record(ring_.record, producer_ & 0xffff);
     ++doorbells_;
     const bool lone = single_wqe_;

@@ -30,9 +30,10 @@
 // Errors: whatever the app throws leaves run(); stop() is not called then.
 //
 // What the probe's phases mean here: poll_productive and poll_empty are the polls of the two CQs by
-// whether they found something; post is the deferred doorbells and what a PostSample covers; app is
-// the rest of the turn: handlers, poll, timers, mailbox, descriptors; idle is pausing, exactly
-// measured sleep, and what lies between turns. Outside of a timed turn the loop reads the TSC once.
+// whether they found something; post is the deferred doorbells and what a PostSample covers; device is
+// the device's own work on this core (software NIC only); app is the rest of the turn: handlers, poll,
+// timers, mailbox, descriptors; idle is pausing, exactly measured sleep, and what lies between turns.
+// Outside of a timed turn the loop reads the TSC once.
 //
 // Thread rules: the worker's owner.
 #pragma once

@@ -183,7 +183,6 @@ void Runtime::run_worker(unsigned index, const std::function<LoopResult(Worker&)
     } hide{slot};
     result.end = body(*worker);
     result.report = worker->report();
-    result.device_cycles = worker->device_cycles();
     result.notes = worker->notes();
     const std::lock_guard lock(slot.mutex);
     slot.result = std::move(result);

@@ -58,7 +58,6 @@ std::string_view name(StopCause cause) noexcept;
 
 struct LcoreResult {
   probe::LcoreReport report;
-  std::uint64_t device_cycles = 0;  // see Worker::device_cycles
   LoopResult end;
   std::vector<std::string> notes;  // see Worker::notes
 };

@@ -19,6 +19,7 @@ constexpr std::uint64_t event_interval_ns = 10'000'000;
 constexpr unsigned messages_per_look = 16;
 // Of a port that can't wake anyone: short enough to be a poll, long enough to give the core away.
 constexpr std::uint64_t unwakeable_sleep_ns = 100'000;
+constexpr std::uint64_t draining_sleep_ns = 1'000'000;  // the drain has a limit of its own to keep
 
 memory::ArenaOptions arena_options(const WorkerOptions& options) {
   return {.bytes = options.arena_bytes,
@@ -123,14 +124,6 @@ std::uint64_t Worker::in_flight() const noexcept {
   return sum;
 }
 
-bool Worker::timed_progress() noexcept {
-  const std::uint64_t before = probe::now_cycles_ordered();
-  const bool did = progress_();
-  device_cycles_.add((probe::now_cycles_ordered() - before) * options_.timing_period);
-  timer_.lap(device_phase);
-  return did;
-}
-
 std::span<const queue::Completion> Worker::take_received() noexcept {
   const auto received = take(*recv_cq_);
   if (received.empty()) return received;
@@ -186,6 +179,7 @@ void Worker::sleep() noexcept {
   if (port_->arm()) {
     std::uint64_t limit_ns = std::min(options_.max_sleep_ns, timers_.next_ns() - now);
     if (port_->wake_fd() < 0) limit_ns = std::min(limit_ns, unwakeable_sleep_ns);
+    if (stopping()) limit_ns = std::min(limit_ns, draining_sleep_ns);
     const timespec limit{.tv_sec = static_cast<time_t>(limit_ns / 1'000'000'000),
                          .tv_nsec = static_cast<long>(limit_ns % 1'000'000'000)};
     // poll() passes over descriptors below 0.

@@ -145,10 +145,6 @@ class alignas(128) Worker {
   probe::LcoreCounters& counters() noexcept { return counters_; }
   probe::TurnTimer& turn_timer() noexcept { return timer_; }
   probe::PreemptionDetector& preemption() noexcept { return preemption_; }
-  // Cycles of the device's work that this core does (the software NIC), estimated as phases are. The
-  // phases hold them under device_phase.
-  std::uint64_t device_cycles() const noexcept { return device_cycles_.get(); }
-  static constexpr probe::Phase device_phase = probe::Phase::app;
   void publish() noexcept;
   probe::LcoreReport report() const;  // any thread
 
@@ -162,7 +158,9 @@ class alignas(128) Worker {
   // The device's share of the turn. True: something was done.
   bool progress() noexcept {
     if (progress_.function == nullptr) return false;
-    return timer_.timed() ? timed_progress() : progress_();
+    const bool did = progress_();
+    timer_.lap(probe::Phase::device);
+    return did;
   }
   // Both: valid until the next of either.
   std::span<const queue::Completion> take_received() noexcept;
@@ -191,7 +189,6 @@ class alignas(128) Worker {
   static constexpr std::uint32_t housekeeping_turns = 64;  // a power of two
   static constexpr std::uint32_t max_pauses = 8;
 
-  bool timed_progress() noexcept;
   void sleep() noexcept;
   void flush_dirty() noexcept;
   std::span<const queue::Completion> take(queue::CompletionQueue& cq) noexcept {
@@ -214,7 +211,6 @@ class alignas(128) Worker {
   probe::TurnTimer timer_;
   probe::PreemptionDetector preemption_;
   Timers timers_;
-  probe::Counter device_cycles_;
   std::array<queue::Completion, batch> completions_{};
 
   const WorkerOptions options_;

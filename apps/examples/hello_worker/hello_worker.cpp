@@ -63,6 +63,7 @@ class Hello {
 
   // A receive for the answer, then the message; both reach the device with the turn's doorbell.
   void send(Worker& worker, Qp& qp) {
+    const auto timed = worker.sample_post(qp);
     qp.post_receive(buffer_);
     auto burst = qp.send_burst();
     burst.send(text_);

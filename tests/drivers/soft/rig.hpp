@@ -36,7 +36,7 @@ struct QpOptions {
                           .recv_sge = 4,
                           .inline_bytes = 220};
   driver::InitConfig init{.remote_access = driver::all_access, .qkey = 0x11111111};
-  driver::RtrConfig rtr{.mtu_bytes = 1024};
+  driver::RtrConfig rtr{.path = {}, .mtu_bytes = 1024};
   driver::RtsConfig rts{};
   std::uint32_t cq_entries = 512;
   std::uint32_t signal_every = 1;

@@ -35,13 +35,11 @@ class CqMemory {
  public:
   explicit CqMemory(std::uint32_t entries, std::uint32_t first = 0) : cqes_(entries), produced_(first) {
     std::memset(cqes_.data(), 0, cqes_.size() * sizeof(Block));
-    // As if the ring had been used up to `first`, and else as a driver hands it over.
-    for (std::uint32_t i = 0; i < entries; ++i)
-      cqes_[i].bytes[63] = first == 0 ? std::byte{cqe_never_written}
-                                      : std::byte{static_cast<std::uint8_t>(((first - 1 - i) & entries) != 0)};
+    // As a driver hands it over, or as if it had been used up to `first`.
+    for (Block& cqe : cqes_) cqe.bytes[63] = std::byte{cqe_never_written};
     if (first != 0)
       for (std::uint32_t i = first - entries; i != first; ++i)
-        cqes_[i & (entries - 1)].bytes[63] = std::byte{static_cast<std::uint8_t>((i & entries) != 0)};
+        cqes_[i & (entries - 1)].bytes[63] = std::byte{(i & entries) != 0 ? cqe_owner : std::uint8_t{0}};
     record_ = big_endian(first & 0xffffff);
   }
 
@@ -187,8 +185,8 @@ class SendMemory {
             .flags = ctrl.fm_ce_se,
             .bytes = {}};
     REQUIRE(wqe.index == (taken_ & 0xffff));
-    REQUIRE(head >> 24 == 0);
-    REQUIRE(qpn_ds >> 8 == shape_.qpn);
+    REQUIRE((head >> 24) == 0);
+    REQUIRE((qpn_ds >> 8) == shape_.qpn);
     REQUIRE(wqe.segments >= 1);
     REQUIRE(wqe.blocks <= static_cast<std::uint16_t>(rung_ - taken_));
     wqe.bytes.reserve(wqe.segments * segment_bytes);
@@ -221,8 +219,8 @@ class SendMemory {
 };
 
 struct RecvMemory {
-  RecvMemory(std::uint32_t entries, std::uint32_t stride)
-      : entries(entries), stride_bytes(stride), wqes((entries * stride + 63) / 64) {
+  RecvMemory(std::uint32_t count, std::uint32_t stride)
+      : entries(count), stride_bytes(stride), wqes((count * stride + 63) / 64) {
     std::memset(wqes.data(), static_cast<int>(untouched), wqes.size() * sizeof(Block));
   }
   RecvRing ring() {

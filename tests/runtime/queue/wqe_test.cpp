@@ -242,6 +242,35 @@ TEST_SUITE("queue.wqe") {
     CHECK(one(max_inline_bytes, 15) == "");
   }
 
+  TEST_CASE("a size that the compiler knows makes the same bytes, at every ring position") {
+    const auto data = pattern(100);
+    const auto check = [&]<std::size_t size>(std::span<const std::byte, size> bytes) {
+      const Request shapes[] = {
+          {"SEND", [&](SendBurst& b, const WrOptions& o) { return b.send_inline(bytes, o); },
+           [&](std::uint8_t f) { return ExpectedWqe(MLX5_OPCODE_SEND, qpn, f).inline_data(bytes); }},
+          {"WRITE", [&](SendBurst& b, const WrOptions& o) { return b.write_inline(bytes, remote, o); },
+           [&](std::uint8_t f) {
+             return ExpectedWqe(MLX5_OPCODE_RDMA_WRITE, qpn, f)
+                 .remote(remote.address, remote.rkey)
+                 .inline_data(bytes);
+           }},
+      };
+      for (const Request& request : shapes)
+        for (std::uint32_t position = 0; position < ring_blocks; ++position) {
+          CAPTURE(request.name);
+          CAPTURE(size);
+          CAPTURE(position);
+          CHECK(wrong_at(position, request) == "");
+        }
+    };
+    check(std::span<const std::byte, 1>(data.data(), 1));
+    check(std::span<const std::byte, 8>(data.data(), 8));
+    check(std::span<const std::byte, 28>(data.data(), 28));
+    check(std::span<const std::byte, 44>(data.data(), 44));
+    check(std::span<const std::byte, 64>(data.data(), 64));
+    check(std::span<const std::byte, 100>(data.data(), 100));
+  }
+
   TEST_CASE("inline bytes are read exactly: a message at the very end of its memory is no fault") {
     Rig rig(shape());
     for (std::size_t size = 1; size <= 200; ++size) {

@@ -1,0 +1,373 @@
+#include "session.hpp"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+
+#include "json_report.hpp"
+#include "pollen/drivers/registry.hpp"
+#include "pollen/lcore/advice.hpp"
+#include "pollen/lcore/lock.hpp"
+#include "pollen/lcore/machine.hpp"
+#include "pollen/net/handshake.hpp"
+#include "report.hpp"
+#include "side.hpp"
+
+namespace pollen::bw {
+
+namespace {
+
+using std::chrono::seconds;
+
+constexpr seconds connect_limit{5};  // the server may be starting
+constexpr seconds hello_limit{5};
+constexpr std::chrono::hours wait_limit{24 * 365};
+constexpr seconds finish_limit{2};
+
+// The lcores of this process, held from the choice on: no other can choose the same while this one waits
+// for its peer.
+class Cores {
+ public:
+  Cores(const lcore::LcoreOptions& options, int device_node) : options_(options), machine_(lcore::Machine::read()) {
+    if (device_node >= 0) node_ = static_cast<unsigned>(device_node);
+  }
+
+  void choose(unsigned count) {
+    if (plan_ && plan_->lcores.size() == count) return;
+    locks_.clear();
+    plan_ = lcore::make_plan(machine_, {.lcores = options_.lcores,
+                                        .node = node_,
+                                        .max_workers = count,
+                                        .taken = options_.lcores ? lcore::CpuSet{} : lcore::held_lcores()});
+    for (const lcore::Lcore& one : plan_->lcores) locks_.emplace_back(one.cpu);
+  }
+  const lcore::Plan& plan() const { return *plan_; }
+
+ private:
+  const lcore::LcoreOptions& options_;
+  lcore::Machine machine_;
+  std::optional<unsigned> node_;
+  std::optional<lcore::Plan> plan_;
+  std::vector<lcore::LcoreLock> locks_;
+};
+
+void advise(const Options& options, lcore::Plan plan) {
+  if (options.quiet_frequency)
+    std::erase_if(plan.advice, [](const lcore::Advice& one) { return one.kind == lcore::Advice::Kind::governor; });
+  lcore::enforce(plan.advice, options.lcores.strict);
+  for (const lcore::Advice& one : plan.advice) spdlog::warn("{}: {}", one.text, one.fix);
+}
+
+// Those lcores of a plan from `first` on.
+lcore::Plan part_of(const lcore::Plan& plan, std::size_t first, std::size_t count) {
+  lcore::Plan part = plan;
+  const auto begin = plan.lcores.begin() + static_cast<std::ptrdiff_t>(first);
+  part.lcores.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
+  return part;
+}
+
+constexpr const char* mtu_name = "mtu";
+constexpr const char* gid_name = "gid";
+
+struct Link {
+  driver::Device& device;
+  driver::PortInfo port;
+  std::uint32_t mtu_bytes;
+};
+
+Link look_at_port(const Options& options, driver::Device& device) {
+  Link link{.device = device, .port = device.query_port(options.device_port), .mtu_bytes = 0};
+  if (!link.port.active)
+    throw Error(ENETDOWN, {.attempted = fmt::format("use port {}", options.device_port),
+                           .on = device.info().name,
+                           .why = "it is not active",
+                           .remedy = "Bring its network interface up, or choose another with -d and -i"});
+  link.mtu_bytes = options.mtu_bytes.value_or(link.port.mtu_bytes);
+  if (link.mtu_bytes > link.port.mtu_bytes)
+    throw Error(EINVAL, {.attempted = fmt::format("use an MTU of {} bytes (-m)", link.mtu_bytes),
+                         .on = device.info().name,
+                         .why = fmt::format("the port's is {}", link.port.mtu_bytes),
+                         .remedy = "Give a smaller one, or raise that of its network interface"});
+  return link;
+}
+
+net::Hello make_hello(const Options& options, const Link& link) {
+  const driver::DeviceInfo& info = link.device.info();
+  net::Hello hello{.program = "rdma_bw",
+                   .release = std::string(release),
+                   .device = fmt::format("{} ({})", info.name, info.description),
+                   .parameters = {}};
+  for (const auto& [name, value] : options.given) hello.parameters.push_back({name, net::Rule::inform, value});
+  hello.parameters.push_back({mtu_name, net::Rule::smaller, std::to_string(link.mtu_bytes)});
+  hello.parameters.push_back({gid_name, net::Rule::common, net::joined(net::gid_kinds(link.port, options.gid_index))});
+  return hello;
+}
+
+// What the peer was given: its share of the agreement that is about the test.
+Given given_by(const net::Hello& peer) {
+  Given given;
+  for (const net::Parameter& one : peer.parameters)
+    if (one.rule == net::Rule::inform) given[one.name] = one.value;
+  return given;
+}
+
+SideSetup agree(const Options& options, const Link& link, const net::Agreement& agreement, net::Role role) {
+  SideSetup setup{.options = options, .device = link.device, .plan = {}, .test = {}, .role = role};
+  const Given theirs = given_by(agreement.peer);
+  const bool client = role == net::Role::client;
+  setup.test =
+      read_parameters(settle(client ? options.given : theirs, client ? theirs : options.given, role));
+  setup.mtu_bytes = static_cast<std::uint32_t>(agreement.number(mtu_name));
+  const auto kind = net::gid_kind_named(agreement.text(gid_name));
+  setup.gid = net::choose_gid(link.port, options.gid_index, kind);
+  setup.lid = link.port.lid;
+  require_possible(setup.test, link.device, setup.mtu_bytes);
+  return setup;
+}
+
+void require_lcores(const SideSetup& setup, std::size_t have) {
+  if (have == setup.test.lcores) return;
+  throw Error(ECONNABORTED, {.attempted = "agree with the peer",
+                             .why = fmt::format("the test runs on {} lcores a side, and the {} has {} to give",
+                                                setup.test.lcores, name(setup.role), have),
+                             .remedy = "Give both sides as many with --lcores"});
+}
+
+// What a run prints and keeps of its rounds.
+class Reporter {
+ public:
+  Reporter(const Options& options, bool silent)
+      : options_(options),
+        silent_(silent),
+        text_(options.json_path == "-" ? stderr : stdout, options),
+        terminal_(::isatty(::fileno(stdout)) == 1 && options.json_path != "-") {
+    if (options.json_path && !silent) file_.emplace(*options.json_path);
+  }
+
+  TextReport& text() { return text_; }
+
+  void begin(const SideSetup& setup, const RunInfo& info) {
+    if (silent_) return;
+    text_.header(setup, info);
+    text_.columns();
+    json_.emplace(setup, info, options_);
+  }
+
+  void look(const SideSetup& setup, const Progress& progress) {
+    if (silent_ || !progress.running) return;
+    const auto now = Clock::now();
+    const std::uint64_t messages = setup.activity().active ? progress.sent : progress.received;
+    if (!since_) {
+      begun_ = now;
+      return mark(now, messages);
+    }
+    const auto passed = now - *since_;
+    const auto ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(passed).count());
+    const bool rows = setup.test.length == LengthKind::until_stopped && setup.activity().active;
+    if (rows && passed >= seconds(options_.interval_s)) {
+      text_.interval(progress.size, messages - counted_, ns);
+      return mark(now, messages);
+    }
+    if (rows || !terminal_ || passed < seconds(1)) return;
+    const double per_s = static_cast<double>(messages - counted_) * 1e9 / static_cast<double>(ns);
+    const double bits = per_s * 8 * static_cast<double>(progress.size);
+    text_.progress(fmt::format(" {:.0f} s  {} bytes  {:.2f} {}  {:.6f} Mpps",
+                               std::chrono::duration<double>(now - begun_).count(), progress.size,
+                               in_report_unit(bits, options_.gbits), options_.gbits ? "Gb/sec" : "MiB/sec", per_s / 1e6));
+    mark(now, messages);
+  }
+
+  void round(const SideSetup& setup, Round round) {
+    since_.reset();
+    interrupted_ = interrupted_ || round.mine.interrupted || round.theirs.interrupted;
+    if (silent_) return;
+    RoundFigures figures = figures_of(setup, round);
+    text_.round(setup, round, figures);
+    json_->round(setup, round, figures);
+    rounds_.emplace_back(std::move(round), std::move(figures));
+  }
+  bool interrupted() const { return interrupted_; }
+
+  // Returns the exit code.
+  int end(const SideSetup& setup) {
+    if (silent_) return exit_well;
+    int code = exit_well;
+    text_.progress({});
+    text_.line_of_result();
+    for (const auto& [round, figures] : rounds_) {
+      text_.costs(setup, round, figures);
+      if (figures.figures.errors.value_or(0) > 0) code = exit_damaged;
+    }
+    if (!rounds_.empty()) text_.notes(rounds_.back().first.mine.notes);
+    for (const auto& [round, figures] : rounds_)
+      for (const Expectation& expectation : options_.expectations) {
+        const Verdict verdict = judge(expectation, figures.figures);
+        text_.verdict(verdict);
+        json_->verdict(round.size, expectation, verdict);
+        if (!verdict.met && code == exit_well) code = exit_not_met;
+      }
+    if (interrupted_) json_->interrupted();
+    if (file_) file_->write(json_->text());
+    return code;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void mark(Clock::time_point now, std::uint64_t messages) {
+    since_ = now;
+    counted_ = messages;
+  }
+
+  const Options& options_;
+  bool silent_;
+  TextReport text_;
+  bool terminal_;
+  std::optional<JsonFile> file_;
+  std::optional<JsonReport> json_;
+  std::vector<std::pair<Round, RoundFigures>> rounds_;
+  bool interrupted_ = false;
+  std::optional<Clock::time_point> since_;
+  Clock::time_point begun_;
+  std::uint64_t counted_ = 0;
+};
+
+// From the agreement to the end of the last round.
+int run_rounds(const SideSetup& setup, net::Socket& socket, int stop_fd, Reporter& reporter,
+               const std::function<bool()>& signalled) {
+  const Look look = [&](const Progress& progress) {
+    reporter.look(setup, progress);
+    return signalled();
+  };
+  for (const std::uint64_t size : sizes_of(setup)) {
+    reporter.round(setup, run_round(setup, size, socket, stop_fd, look));
+    if (reporter.interrupted()) break;
+  }
+  const int code = reporter.end(setup);
+  socket.finish(net::Deadline::after(finish_limit));
+  return code;
+}
+
+RunInfo info_of(const driver::OpenedDevice& opened, const net::Socket& socket, const net::Hello& peer) {
+  return {.driver_why = opened.why, .peer = socket.peer(), .peer_device = peer.device, .peer_release = peer.release};
+}
+
+net::Greeted greet(net::TcpListener& listener, const net::Hello& hello, int stop_fd) {
+  net::Greeter greeter(listener, hello, hello_limit, [](const Error& error) {
+    // One that speaks the protocol is the peer that this server is for; anyone else is a stranger.
+    const int code = error.code().value();
+    if (code == ECONNABORTED || code == EPROTONOSUPPORT) throw error;
+    spdlog::warn("{}; still listening", error.what());
+  });
+  return greeter.next(net::Deadline::after(wait_limit, stop_fd));
+}
+
+// The choice of lcores and of the test, of which the peer is told when it fails.
+SideSetup agree_and_choose(const Options& options, const Link& link, Cores& cores, net::Socket& socket,
+                           const net::Agreement& agreement, net::Role role) {
+  return net::or_refuse(socket, [&] {
+    SideSetup setup = agree(options, link, agreement, role);
+    cores.choose(setup.test.lcores);
+    require_lcores(setup, cores.plan().lcores.size());
+    setup.plan = cores.plan();
+    return setup;
+  });
+}
+
+int run_one_side(const Options& options, Stop& stop) {
+  const net::Role role = options.is_client() ? net::Role::client : net::Role::server;
+  std::optional<net::Address> server;
+  if (role == net::Role::client) server = net::parse_address(options.server, options.port);
+  Reporter reporter(options, false);
+  const driver::OpenedDevice opened = driver::open_device(options.driver, options.device, options.driver_options);
+  const Link link = look_at_port(options, *opened.device);
+  // What can be known to be impossible is refused before anyone is waited for.
+  require_possible(read_parameters(options.given), link.device, link.mtu_bytes);
+  Cores cores(options.lcores, opened.device->info().numa_node);
+  cores.choose(options.lcores.lcores ? options.lcores.lcores->size() : 1);
+  advise(options, cores.plan());
+  const net::Hello hello = make_hello(options, link);
+
+  net::Greeted greeted = [&]() -> net::Greeted {
+    if (server)
+      return stop.run([&]() -> net::Greeted {
+        net::Socket socket = net::tcp_connect(*server, net::Deadline::after(connect_limit, stop.fd()));
+        net::Agreement agreement = net::exchange_hello(socket, hello, net::Deadline::after(hello_limit, stop.fd()));
+        return {.socket = std::move(socket), .agreement = std::move(agreement)};
+      });
+    net::TcpListener listener(net::Address{.host = {}, .port = options.port});
+    reporter.text().waiting(listener.port());
+    return stop.run([&] { return greet(listener, hello, stop.fd()); });
+  }();
+  const SideSetup setup = agree_and_choose(options, link, cores, greeted.socket, greeted.agreement, role);
+  reporter.begin(setup, info_of(opened, greeted.socket, greeted.agreement.peer));
+  const int code =
+      run_rounds(setup, greeted.socket, stop.fd(), reporter, [&] { return stop.look() != 0; });
+  return code;
+}
+
+int run_loopback(const Options& options, Stop& stop) {
+  Reporter reporter(options, false);
+  Reporter silent(options, true);
+  const driver::OpenedDevice opened = driver::open_device(options.driver, options.device, options.driver_options);
+  const Link link = look_at_port(options, *opened.device);
+  require_possible(read_parameters(options.given), link.device, link.mtu_bytes);
+  Cores cores(options.lcores, opened.device->info().numa_node);
+  cores.choose(options.lcores.lcores ? options.lcores.lcores->size() : 2);
+  if (cores.plan().lcores.size() < 2)
+    throw Error(EINVAL, {.attempted = "run both sides in this process (--loopback)",
+                         .why = fmt::format("each needs an lcore of its own, and only {} can be had",
+                                            lcore::lcores_text(cores.plan().cpus())),
+                         .remedy = "Name two with --lcores, or run a server and a client"});
+  advise(options, cores.plan());
+  const std::size_t half = cores.plan().lcores.size() / 2;
+  Options sized = options;
+  sized.given[parameter::lcores] = std::to_string(half);
+  const net::Hello hello = make_hello(sized, link);
+
+  net::TcpListener listener(net::Address{.host = "127.0.0.1", .port = 0});
+  const net::Address here{.host = "127.0.0.1", .port = listener.port()};
+  const auto serve = [&] {
+    net::Greeted greeted = greet(listener, hello, stop.fd());
+    SideSetup setup = agree(sized, link, greeted.agreement, net::Role::server);
+    setup.plan = part_of(cores.plan(), 0, half);
+    return run_rounds(setup, greeted.socket, stop.fd(), silent, [&] { return stop.stopped(); });
+  };
+  auto server = std::async(std::launch::async, serve);
+  const auto connect = [&] { return net::tcp_connect(here, net::Deadline::after(connect_limit, stop.fd())); };
+  std::optional<Error> failure;
+  int code = exit_failed;
+  {
+    net::Socket socket = connect();
+    try {
+      const net::Agreement agreement = net::exchange_hello(socket, hello, net::Deadline::after(hello_limit, stop.fd()));
+      SideSetup setup = agree(sized, link, agreement, net::Role::client);
+      setup.plan = part_of(cores.plan(), half, half);
+      reporter.begin(setup, info_of(opened, socket, agreement.peer));
+      code = run_rounds(setup, socket, stop.fd(), reporter, [&] { return stop.look() != 0; });
+    } catch (const Error& error) {
+      failure = error;
+    }
+  }
+  try {
+    server.get();
+  } catch (const Error& error) {
+    // Whichever side failed first says why; the other only saw it go.
+    const int seen = failure ? failure->code().value() : 0;
+    if (!failure || seen == ECONNRESET || seen == ECONNABORTED) failure = error;
+  }
+  if (failure) throw *failure;
+  return code;
+}
+
+}  // namespace
+
+int run_session(const Options& options, Stop& stop) {
+  return options.loopback ? run_loopback(options, stop) : run_one_side(options, stop);
+}
+
+}  // namespace pollen::bw

@@ -1,0 +1,166 @@
+// Runs an operation a known number of times, for callgrind to count the instructions of its function
+// alone: those of N rounds more, divided by their operations, hold nothing of the program's start.
+//
+//   count_ops --list            a line per operation: name, function (as callgrind knows it), operations per round
+//   count_ops OPERATION ROUNDS
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "operations.hpp"
+#include "soft_loop.hpp"
+
+namespace {
+
+using namespace perf;
+
+constexpr std::uint32_t sends = ring_blocks / 2;  // of two blocks each
+
+struct Operation {
+  const char* name;
+  const char* function;
+  std::uint32_t per_round;
+  void (*run)(std::uint32_t rounds);
+};
+
+void require(bool done) {
+  if (done) return;
+  std::fputs("count_ops: an operation found no room\n", stderr);
+  std::exit(1);
+}
+
+template <std::uint32_t per_doorbell>
+void run_send(std::uint32_t rounds) {
+  QuietDevice device(burst);
+  const Pages data(message_bytes);
+  for (; rounds != 0; --rounds) {
+    require(post_send(device.sq, std::span<const std::byte, message_bytes>(data.bytes, message_bytes), sends,
+                      per_doorbell));
+    device.drain();
+  }
+}
+
+template <std::uint32_t per_doorbell>
+void run_send_of(std::uint32_t rounds) {
+  QuietDevice device(burst);
+  const Pages data(message_bytes);
+  for (; rounds != 0; --rounds) {
+    require(post_send_of(device.sq, std::span(data.bytes, message_bytes), sends, per_doorbell));
+    device.drain();
+  }
+}
+
+template <std::uint32_t per_doorbell>
+void run_write(std::uint32_t rounds) {
+  QuietDevice device(burst);
+  const Pages data(message_bytes);
+  for (; rounds != 0; --rounds) {
+    require(post_write(device.sq, {data.bytes, message_bytes, 5}, {0x1000, 6}, ring_blocks, per_doorbell));
+    device.drain();
+  }
+}
+
+template <std::uint32_t per_doorbell>
+void run_receive(std::uint32_t rounds) {
+  QuietDevice device(burst);
+  const Pages data(message_bytes);
+  for (; rounds != 0; --rounds) {
+    require(post_receives(device.rq, {data.bytes, message_bytes, 5}, ring_blocks, per_doorbell));
+    device.drain();
+  }
+}
+
+void run_poll(std::uint32_t rounds) {
+  QuietDevice device(1);
+  const Pages data(message_bytes);
+  Completion out[poll_batch];
+  for (; rounds != 0; --rounds) {
+    require(post_write(device.sq, {data.bytes, message_bytes, 5}, {0x1000, 6}, ring_blocks, burst));
+    device.complete_sends();
+    for (std::uint32_t i = 0; i < ring_blocks; i += poll_batch) require(poll(device.cq, out) == poll_batch);
+  }
+}
+
+void run_poll_receives(std::uint32_t rounds) {
+  QuietDevice device(1);
+  const Pages data(message_bytes);
+  Completion out[poll_batch];
+  for (; rounds != 0; --rounds) {
+    require(post_receives(device.rq, {data.bytes, message_bytes, 5}, ring_blocks, burst));
+    device.complete_receives(ring_blocks);
+    for (std::uint32_t i = 0; i < ring_blocks; i += poll_batch) require(poll(device.cq, out) == poll_batch);
+  }
+}
+
+void run_poll_empty(std::uint32_t rounds) {
+  QuietDevice device(1);
+  Completion out[poll_batch];
+  for (; rounds != 0; --rounds) require(poll(device.cq, out) == 0);
+}
+
+template <std::uint32_t per_doorbell>
+void run_bare_send(std::uint32_t rounds) {
+  const Pages wqes(ring_blocks * block_bytes);
+  const Pages uar(4096);
+  const Pages data(message_bytes);
+  std::uint32_t record = 0;
+  BareRing ring{.wqes = wqes.bytes, .record = &record, .uar = uar.bytes};
+  for (; rounds != 0; --rounds) post_bare_send(ring, data.bytes, sends, per_doorbell);
+}
+
+template <std::uint32_t per_doorbell>
+void run_bare_write(std::uint32_t rounds) {
+  const Pages wqes(ring_blocks * block_bytes);
+  const Pages uar(4096);
+  const Pages data(message_bytes);
+  std::uint32_t record = 0;
+  BareRing ring{.wqes = wqes.bytes, .record = &record, .uar = uar.bytes};
+  for (; rounds != 0; --rounds)
+    post_bare_write(ring, {data.bytes, message_bytes, 5}, {0x1000, 6}, ring_blocks, per_doorbell);
+}
+
+void run_soft(std::uint32_t rounds) {
+  SoftLoop loop;
+  for (; rounds != 0; --rounds) loop.carry_sends(burst);
+}
+
+constexpr Operation operations[] = {
+    {"post.send64.x1", "perf::post_send(*", sends, run_send<1>},
+    {"post.send64.x32", "perf::post_send(*", sends, run_send<burst>},
+    {"post.send64dyn.x1", "perf::post_send_of(*", sends, run_send_of<1>},
+    {"post.send64dyn.x32", "perf::post_send_of(*", sends, run_send_of<burst>},
+    {"post.write.x1", "perf::post_write(*", ring_blocks, run_write<1>},
+    {"post.write.x32", "perf::post_write(*", ring_blocks, run_write<burst>},
+    {"post.recv.x1", "perf::post_receives(*", ring_blocks, run_receive<1>},
+    {"post.recv.x32", "perf::post_receives(*", ring_blocks, run_receive<burst>},
+    {"poll.x16", "perf::poll(*", ring_blocks, run_poll},
+    {"poll.recv.x16", "perf::poll(*", ring_blocks, run_poll_receives},
+    {"poll.empty", "perf::poll(*", 1, run_poll_empty},
+    {"bare.send64.x1", "perf::post_bare_send(*", sends, run_bare_send<1>},
+    {"bare.send64.x32", "perf::post_bare_send(*", sends, run_bare_send<burst>},
+    {"bare.write.x1", "perf::post_bare_write(*", ring_blocks, run_bare_write<1>},
+    {"bare.write.x32", "perf::post_bare_write(*", ring_blocks, run_bare_write<burst>},
+    {"soft.wqe", "perf::SoftLoop::carry_sends(*", burst, run_soft},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view name = argc > 1 ? argv[1] : "";
+  if (name == "--list") {
+    for (const Operation& operation : operations)
+      std::printf("%s\t%s\t%u\n", operation.name, operation.function, operation.per_round);
+    return 0;
+  }
+  for (const Operation& operation : operations)
+    if (name == operation.name && argc == 3) {
+      const long rounds = std::strtol(argv[2], nullptr, 10);
+      if (rounds < 1 || rounds > 1'000'000) break;
+      operation.run(static_cast<std::uint32_t>(rounds));
+      return 0;
+    }
+  std::fputs("count_ops --list, or count_ops OPERATION ROUNDS, of which there are 1 to 1000000\n", stderr);
+  return 1;
+}
