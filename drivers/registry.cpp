@@ -13,6 +13,9 @@
 #ifdef POLLEN_SOFT
 #include "pollen/drivers/soft/soft.hpp"
 #endif
+#ifdef POLLEN_VERBS
+#include "pollen/drivers/verbs/verbs.hpp"
+#endif
 
 namespace pollen::driver {
 
@@ -39,6 +42,9 @@ std::vector<Entry> entries() {
   std::vector<Entry> all;
 #ifdef POLLEN_MLX5
   all.push_back({"mlx5", [](const DriverOptions&) { return mlx5::make_driver(); }});
+#endif
+#ifdef POLLEN_VERBS
+  all.push_back({"verbs", [](const DriverOptions&) { return verbs::make_driver(); }});
 #endif
 #ifdef POLLEN_SOFT
   all.push_back({"soft", &make_soft});

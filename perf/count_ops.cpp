@@ -1,12 +1,10 @@
 // Runs an operation a known number of times, for callgrind to count the instructions of its function
 // alone: those of N rounds more, divided by their operations, hold nothing of the program's start.
 //
-//   count_ops --list            a line per operation: name, function (as callgrind knows it), operations per round
-//   count_ops OPERATION ROUNDS
+//   count_ops --list            a line per operation: name, function (as callgrind knows it), operations per
+//   round count_ops OPERATION ROUNDS
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
-#include <memory>
 #include <string_view>
 
 #include "operations.hpp"
@@ -31,66 +29,69 @@ void require(bool done) {
   std::exit(1);
 }
 
-template <std::uint32_t per_doorbell>
+// A round on a queue that signals 1 in 32, and what the device does for it.
+template <class Round>
+void on_device(std::uint32_t rounds, Round round) {
+  QuietDevice device(burst);
+  for (; rounds != 0; --rounds) {
+    require(round(device));
+    device.drain();
+  }
+}
+
+const Pages data(message_bytes);
+const Sge local{data.bytes, message_bytes, 5};
+constexpr Remote remote{0x1000, 6};
+
+template <std::uint32_t per_burst>
 void run_send(std::uint32_t rounds) {
-  QuietDevice device(burst);
-  const Pages data(message_bytes);
-  for (; rounds != 0; --rounds) {
-    require(post_send(device.sq, std::span<const std::byte, message_bytes>(data.bytes, message_bytes), sends,
-                      per_doorbell));
-    device.drain();
-  }
+  on_device(rounds, [](QuietDevice& device) {
+    return in_bursts(sends, per_burst, [&](std::uint32_t n) {
+      return post_send(device.sq, std::span<const std::byte, message_bytes>(data.bytes, message_bytes), n);
+    });
+  });
 }
 
-template <std::uint32_t per_doorbell>
+template <std::uint32_t per_burst>
 void run_send_of(std::uint32_t rounds) {
-  QuietDevice device(burst);
-  const Pages data(message_bytes);
-  for (; rounds != 0; --rounds) {
-    require(post_send_of(device.sq, std::span(data.bytes, message_bytes), sends, per_doorbell));
-    device.drain();
-  }
+  on_device(rounds, [](QuietDevice& device) {
+    return in_bursts(sends, per_burst, [&](std::uint32_t n) {
+      return post_send_of(device.sq, {data.bytes, message_bytes}, n);
+    });
+  });
 }
 
-template <std::uint32_t per_doorbell>
+template <std::uint32_t per_burst>
 void run_write(std::uint32_t rounds) {
-  QuietDevice device(burst);
-  const Pages data(message_bytes);
-  for (; rounds != 0; --rounds) {
-    require(post_write(device.sq, {data.bytes, message_bytes, 5}, {0x1000, 6}, ring_blocks, per_doorbell));
-    device.drain();
-  }
+  on_device(rounds, [](QuietDevice& device) {
+    return in_bursts(ring_blocks, per_burst,
+                     [&](std::uint32_t n) { return post_write(device.sq, local, remote, n); });
+  });
 }
 
-template <std::uint32_t per_doorbell>
+template <std::uint32_t per_burst>
 void run_receive(std::uint32_t rounds) {
-  QuietDevice device(burst);
-  const Pages data(message_bytes);
-  for (; rounds != 0; --rounds) {
-    require(post_receives(device.rq, {data.bytes, message_bytes, 5}, ring_blocks, per_doorbell));
-    device.drain();
-  }
+  on_device(rounds, [](QuietDevice& device) {
+    return in_bursts(ring_blocks, per_burst,
+                     [&](std::uint32_t n) { return post_receives(device.rq, local, n); });
+  });
 }
 
 void run_poll(std::uint32_t rounds) {
   QuietDevice device(1);
-  const Pages data(message_bytes);
   Completion out[poll_batch];
   for (; rounds != 0; --rounds) {
-    require(post_write(device.sq, {data.bytes, message_bytes, 5}, {0x1000, 6}, ring_blocks, burst));
-    device.complete_sends();
-    for (std::uint32_t i = 0; i < ring_blocks; i += poll_batch) require(poll(device.cq, out) == poll_batch);
+    device.post_and_complete_sends();
+    require(in_bursts(ring_blocks, poll_batch, [&](std::uint32_t) { return poll(device.cq, out); }));
   }
 }
 
 void run_poll_receives(std::uint32_t rounds) {
   QuietDevice device(1);
-  const Pages data(message_bytes);
   Completion out[poll_batch];
   for (; rounds != 0; --rounds) {
-    require(post_receives(device.rq, {data.bytes, message_bytes, 5}, ring_blocks, burst));
-    device.complete_receives(ring_blocks);
-    for (std::uint32_t i = 0; i < ring_blocks; i += poll_batch) require(poll(device.cq, out) == poll_batch);
+    device.post_and_complete_receives();
+    require(in_bursts(ring_blocks, poll_batch, [&](std::uint32_t) { return poll(device.cq, out); }));
   }
 }
 
@@ -100,25 +101,18 @@ void run_poll_empty(std::uint32_t rounds) {
   for (; rounds != 0; --rounds) require(poll(device.cq, out) == 0);
 }
 
-template <std::uint32_t per_doorbell>
+template <std::uint32_t per_burst>
 void run_bare_send(std::uint32_t rounds) {
-  const Pages wqes(ring_blocks * block_bytes);
-  const Pages uar(4096);
-  const Pages data(message_bytes);
-  std::uint32_t record = 0;
-  BareRing ring{.wqes = wqes.bytes, .record = &record, .uar = uar.bytes};
-  for (; rounds != 0; --rounds) post_bare_send(ring, data.bytes, sends, per_doorbell);
+  BareQueue bare;
+  for (rounds *= sends / per_burst; rounds != 0; --rounds)
+    post_bare_send(bare.ring, bare.data.bytes, per_burst);
 }
 
-template <std::uint32_t per_doorbell>
+template <std::uint32_t per_burst>
 void run_bare_write(std::uint32_t rounds) {
-  const Pages wqes(ring_blocks * block_bytes);
-  const Pages uar(4096);
-  const Pages data(message_bytes);
-  std::uint32_t record = 0;
-  BareRing ring{.wqes = wqes.bytes, .record = &record, .uar = uar.bytes};
-  for (; rounds != 0; --rounds)
-    post_bare_write(ring, {data.bytes, message_bytes, 5}, {0x1000, 6}, ring_blocks, per_doorbell);
+  BareQueue bare;
+  for (rounds *= ring_blocks / per_burst; rounds != 0; --rounds)
+    post_bare_write(bare.ring, local, remote, per_burst);
 }
 
 void run_soft(std::uint32_t rounds) {

@@ -9,15 +9,13 @@
 
 namespace perf {
 
-// One doorbell for each `per_doorbell` of `count` requests. False: there was no room.
-bool post_send(SendQueue& sq, std::span<const std::byte, message_bytes> data, std::uint32_t count,
-               std::uint32_t per_doorbell) noexcept;
-// As above, of a message whose size only the run tells.
-bool post_send_of(SendQueue& sq, std::span<const std::byte> data, std::uint32_t count,
-                  std::uint32_t per_doorbell) noexcept;
-bool post_write(SendQueue& sq, const Sge& local, const Remote& remote, std::uint32_t count,
-                std::uint32_t per_doorbell) noexcept;
-bool post_receives(RecvQueue& rq, const Sge& buffer, std::uint32_t count, std::uint32_t per_doorbell) noexcept;
+// A burst: `count` requests and one doorbell. Returns how many there was room for.
+std::uint32_t post_send(SendQueue& sq, std::span<const std::byte, message_bytes> data,
+                        std::uint32_t count) noexcept;
+// As above, of messages whose size only the run tells.
+std::uint32_t post_send_of(SendQueue& sq, std::span<const std::byte> data, std::uint32_t count) noexcept;
+std::uint32_t post_write(SendQueue& sq, const Sge& local, const Remote& remote, std::uint32_t count) noexcept;
+std::uint32_t post_receives(RecvQueue& rq, const Sge& buffer, std::uint32_t count) noexcept;
 std::uint32_t poll(CompletionQueue& cq, Completion* out) noexcept;
 
 // A crude direct writer, the floor: no wr_id, no look at the room, no statistics, no signalling.
@@ -27,8 +25,14 @@ struct BareRing {
   std::byte* uar;
   std::uint32_t producer = 0;  // in blocks
 };
-void post_bare_send(BareRing& ring, const std::byte* data, std::uint32_t count, std::uint32_t per_doorbell) noexcept;
-void post_bare_write(BareRing& ring, const Sge& local, const Remote& remote, std::uint32_t count,
-                     std::uint32_t per_doorbell) noexcept;
+struct BareQueue {
+  Pages wqes{ring_blocks * block_bytes};
+  Pages uar{4096};
+  Pages data{message_bytes};
+  std::uint32_t record = 0;
+  BareRing ring{.wqes = wqes.bytes, .record = &record, .uar = uar.bytes};
+};
+void post_bare_send(BareRing& ring, const std::byte* data, std::uint32_t count) noexcept;
+void post_bare_write(BareRing& ring, const Sge& local, const Remote& remote, std::uint32_t count) noexcept;
 
 }  // namespace perf

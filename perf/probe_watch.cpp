@@ -42,7 +42,8 @@ void lost(double seconds) {
   detector.settle();
   const std::uint64_t waited = run_queue_wait_ns() - waited_before;
   const probe::PreemptionReport report = detector.report();
-  std::printf("watched %llu lost %llu kernel %llu gaps %llu\n", static_cast<unsigned long long>(report.watched_ns),
+  std::printf("watched %llu lost %llu kernel %llu gaps %llu\n",
+              static_cast<unsigned long long>(report.watched_ns),
               static_cast<unsigned long long>(report.lost_ns), static_cast<unsigned long long>(waited),
               static_cast<unsigned long long>(report.gaps));
 }

@@ -29,10 +29,12 @@ void rounds(benchmark::State& state, std::uint32_t count, Prepare prepare, Run r
   for (auto _ : state) {
     prepare();
     const std::uint64_t begin = probe::now_cycles_ordered();
-    run();
+    const bool done = run();
     const std::uint64_t cycles = probe::now_cycles_ordered() - begin;
+    require(done);
     finish();
-    state.SetIterationTime(probe::tsc_scale().ns(static_cast<double>(cycles - std::min(cycles, clock))) * 1e-9);
+    state.SetIterationTime(probe::tsc_scale().ns(static_cast<double>(cycles - std::min(cycles, clock))) *
+                           1e-9);
   }
   state.SetItemsProcessed(state.iterations() * count);
 }
@@ -41,80 +43,82 @@ constexpr auto nothing = [] {};
 constexpr std::uint32_t sends = ring_blocks / 2;  // of two blocks each
 constexpr std::uint32_t writes = ring_blocks;
 
-void post_send_round(benchmark::State& state) {
-  QuietDevice device(burst);
-  const Pages data(message_bytes);
-  const auto per_doorbell = static_cast<std::uint32_t>(state.range(0));
-  rounds(state, sends, nothing,
-         [&] {
-           require(post_send(device.sq, std::span<const std::byte, message_bytes>(data.bytes, message_bytes), sends,
-                             per_doorbell));
-         },
-         [&] { device.drain(); });
-}
-BENCHMARK(post_send_round)->Name("post.send64")->Arg(1)->Arg(32)->UseManualTime();
+std::uint32_t per_burst(const benchmark::State& state) { return static_cast<std::uint32_t>(state.range(0)); }
 
-void post_send_of_round(benchmark::State& state) {
+void post_sends(benchmark::State& state) {
   QuietDevice device(burst);
   const Pages data(message_bytes);
-  std::size_t bytes = message_bytes;
-  benchmark::DoNotOptimize(bytes);
-  const auto per_doorbell = static_cast<std::uint32_t>(state.range(0));
-  rounds(state, sends, nothing,
-         [&] { require(post_send_of(device.sq, std::span(data.bytes, bytes), sends, per_doorbell)); },
-         [&] { device.drain(); });
+  const std::span<const std::byte, message_bytes> message(data.bytes, message_bytes);
+  rounds(
+      state, sends, nothing,
+      [&] {
+        return in_bursts(sends, per_burst(state),
+                         [&](std::uint32_t n) { return post_send(device.sq, message, n); });
+      },
+      [&] { device.drain(); });
 }
-BENCHMARK(post_send_of_round)->Name("post.send64dyn")->Arg(1)->Arg(32)->UseManualTime();
+BENCHMARK(post_sends)->Name("post.send64")->Arg(1)->Arg(burst)->UseManualTime();
 
-void post_write_round(benchmark::State& state) {
+void post_sends_of(benchmark::State& state) {
   QuietDevice device(burst);
   const Pages data(message_bytes);
-  const auto per_doorbell = static_cast<std::uint32_t>(state.range(0));
-  rounds(state, writes, nothing,
-         [&] { require(post_write(device.sq, {data.bytes, message_bytes, 5}, {0x1000, 6}, writes, per_doorbell)); },
-         [&] { device.drain(); });
+  const std::span<const std::byte> message(data.bytes, message_bytes);
+  rounds(
+      state, sends, nothing,
+      [&] {
+        return in_bursts(sends, per_burst(state),
+                         [&](std::uint32_t n) { return post_send_of(device.sq, message, n); });
+      },
+      [&] { device.drain(); });
 }
-BENCHMARK(post_write_round)->Name("post.write")->Arg(1)->Arg(32)->UseManualTime();
+BENCHMARK(post_sends_of)->Name("post.send64dyn")->Arg(1)->Arg(burst)->UseManualTime();
 
-void post_receive_round(benchmark::State& state) {
+void post_writes(benchmark::State& state) {
   QuietDevice device(burst);
   const Pages data(message_bytes);
-  const auto per_doorbell = static_cast<std::uint32_t>(state.range(0));
-  rounds(state, ring_blocks, nothing,
-         [&] { require(post_receives(device.rq, {data.bytes, message_bytes, 5}, ring_blocks, per_doorbell)); },
-         [&] { device.drain(); });
+  const Sge local{data.bytes, message_bytes, 5};
+  rounds(
+      state, writes, nothing,
+      [&] {
+        return in_bursts(writes, per_burst(state), [&](std::uint32_t n) {
+          return post_write(device.sq, local, {0x1000, 6}, n);
+        });
+      },
+      [&] { device.drain(); });
 }
-BENCHMARK(post_receive_round)->Name("post.recv")->Arg(1)->Arg(32)->UseManualTime();
+BENCHMARK(post_writes)->Name("post.write")->Arg(1)->Arg(burst)->UseManualTime();
+
+void post_buffers(benchmark::State& state) {
+  QuietDevice device(burst);
+  const Pages data(message_bytes);
+  const Sge buffer{data.bytes, message_bytes, 5};
+  rounds(
+      state, ring_blocks, nothing,
+      [&] {
+        return in_bursts(ring_blocks, per_burst(state),
+                         [&](std::uint32_t n) { return post_receives(device.rq, buffer, n); });
+      },
+      [&] { device.drain(); });
+}
+BENCHMARK(post_buffers)->Name("post.recv")->Arg(1)->Arg(burst)->UseManualTime();
 
 void poll_sends(benchmark::State& state) {
   QuietDevice device(1);
-  const Pages data(message_bytes);
   Completion out[poll_batch];
-  rounds(state, writes,
-         [&] {
-           require(post_write(device.sq, {data.bytes, message_bytes, 5}, {0x1000, 6}, writes, burst));
-           device.complete_sends();
-         },
-         [&] {
-           for (std::uint32_t i = 0; i < writes; i += poll_batch) require(poll(device.cq, out) == poll_batch);
-         },
-         nothing);
+  rounds(
+      state, writes, [&] { device.post_and_complete_sends(); },
+      [&] { return in_bursts(writes, poll_batch, [&](std::uint32_t) { return poll(device.cq, out); }); },
+      nothing);
 }
 BENCHMARK(poll_sends)->Name("poll.x16")->UseManualTime();
 
 void poll_receives(benchmark::State& state) {
   QuietDevice device(1);
-  const Pages data(message_bytes);
   Completion out[poll_batch];
-  rounds(state, ring_blocks,
-         [&] {
-           require(post_receives(device.rq, {data.bytes, message_bytes, 5}, ring_blocks, burst));
-           device.complete_receives(ring_blocks);
-         },
-         [&] {
-           for (std::uint32_t i = 0; i < ring_blocks; i += poll_batch) require(poll(device.cq, out) == poll_batch);
-         },
-         nothing);
+  rounds(
+      state, ring_blocks, [&] { device.post_and_complete_receives(); },
+      [&] { return in_bursts(ring_blocks, poll_batch, [&](std::uint32_t) { return poll(device.cq, out); }); },
+      nothing);
 }
 BENCHMARK(poll_receives)->Name("poll.recv.x16")->UseManualTime();
 
@@ -122,39 +126,41 @@ void poll_empty(benchmark::State& state) {
   QuietDevice device(1);
   Completion out[poll_batch];
   constexpr std::uint32_t polls = 1024;
-  rounds(state, polls, nothing,
-         [&] {
-           for (std::uint32_t i = 0; i < polls; ++i) require(poll(device.cq, out) == 0);
-         },
-         nothing);
+  rounds(
+      state, polls, nothing,
+      [&] { return in_bursts(polls, 1, [&](std::uint32_t) { return poll(device.cq, out) == 0 ? 1U : 0U; }); },
+      nothing);
 }
 BENCHMARK(poll_empty)->Name("poll.empty")->UseManualTime();
 
-struct Bare {
-  BareRing ring() { return {.wqes = wqes.bytes, .record = &record, .uar = uar.bytes}; }
-  Pages wqes{ring_blocks * block_bytes};
-  Pages uar{4096};
-  Pages data{message_bytes};
-  std::uint32_t record = 0;
-};
-
-void bare_send(benchmark::State& state) {
-  Bare bare;
-  BareRing ring = bare.ring();
-  const auto per_doorbell = static_cast<std::uint32_t>(state.range(0));
-  rounds(state, sends, nothing, [&] { post_bare_send(ring, bare.data.bytes, sends, per_doorbell); }, nothing);
+void bare_sends(benchmark::State& state) {
+  BareQueue bare;
+  rounds(
+      state, sends, nothing,
+      [&] {
+        return in_bursts(sends, per_burst(state), [&](std::uint32_t n) {
+          post_bare_send(bare.ring, bare.data.bytes, n);
+          return n;
+        });
+      },
+      nothing);
 }
-BENCHMARK(bare_send)->Name("bare.send64")->Arg(1)->Arg(32)->UseManualTime();
+BENCHMARK(bare_sends)->Name("bare.send64")->Arg(1)->Arg(burst)->UseManualTime();
 
-void bare_write(benchmark::State& state) {
-  Bare bare;
-  BareRing ring = bare.ring();
-  const auto per_doorbell = static_cast<std::uint32_t>(state.range(0));
-  rounds(state, writes, nothing,
-         [&] { post_bare_write(ring, {bare.data.bytes, message_bytes, 5}, {0x1000, 6}, writes, per_doorbell); },
-         nothing);
+void bare_writes(benchmark::State& state) {
+  BareQueue bare;
+  const Sge local{bare.data.bytes, message_bytes, 5};
+  rounds(
+      state, writes, nothing,
+      [&] {
+        return in_bursts(writes, per_burst(state), [&](std::uint32_t n) {
+          post_bare_write(bare.ring, local, {0x1000, 6}, n);
+          return n;
+        });
+      },
+      nothing);
 }
-BENCHMARK(bare_write)->Name("bare.write")->Arg(1)->Arg(32)->UseManualTime();
+BENCHMARK(bare_writes)->Name("bare.write")->Arg(1)->Arg(burst)->UseManualTime();
 
 }  // namespace
 }  // namespace perf

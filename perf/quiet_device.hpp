@@ -20,10 +20,18 @@ namespace perf {
 using namespace pollen::queue;
 
 inline constexpr std::uint32_t message_bytes = 64;
-inline constexpr std::uint32_t burst = 32;       // requests per doorbell, and per signalled one
+inline constexpr std::uint32_t burst = 32;  // requests per doorbell, and per signalled one
 inline constexpr std::uint32_t poll_batch = 16;
 inline constexpr std::uint32_t ring_blocks = 512;  // 32 KiB: first-level cache, as in a busy loop
 inline constexpr std::uint32_t qpn = 0x77;
+
+// A round: `count` operations in bursts of `per_burst`. False: one of them had no room.
+template <class Burst>
+bool in_bursts(std::uint32_t count, std::uint32_t per_burst, Burst run_burst) {
+  for (std::uint32_t done = 0; done < count; done += per_burst)
+    if (run_burst(per_burst) != per_burst) return false;
+  return true;
+}
 
 struct Pages {
   explicit Pages(std::size_t size) : bytes(static_cast<std::byte*>(::operator new(size, alignment))) {
@@ -40,8 +48,13 @@ struct Pages {
 class QuietDevice {
  public:
   explicit QuietDevice(std::uint32_t signal_every)
-      : cqes_(entries * cqe_bytes), wqes_(ring_blocks * block_bytes), receives_(ring_blocks * segment_bytes),
-        uar_page_(4096), cq(cq_ring()), sq(send_ring(), cq, signal_every), rq(recv_ring(), cq) {
+      : cqes_(entries * cqe_bytes),
+        wqes_(ring_blocks * block_bytes),
+        receives_(ring_blocks * segment_bytes),
+        uar_page_(4096),
+        cq(cq_ring()),
+        sq(send_ring(), cq, signal_every),
+        rq(recv_ring(), cq) {
     cq.attach(qpn, &sq, &rq);
   }
 
@@ -67,6 +80,21 @@ class QuietDevice {
       cqe.byte_cnt = pollen::big_endian(message_bytes);
       publish(cqe, MLX5_CQE_RESP_SEND);
     }
+  }
+  // A ring full of requests, each with its CQE to be polled. Takes a queue that signals every one.
+  void post_and_complete_sends() noexcept {
+    {
+      SendBurst requests = sq.burst();
+      while (requests.write({uar_page_.bytes, message_bytes, 5}, {0x1000, 6})) {
+      }
+    }
+    complete_sends();
+  }
+  void post_and_complete_receives() noexcept {
+    while (rq.post({uar_page_.bytes, message_bytes, 5})) {
+    }
+    rq.publish();
+    complete_receives(rq.outstanding());
   }
   // Everything that is outstanding is done and polled.
   void drain() noexcept {
@@ -97,9 +125,14 @@ class QuietDevice {
             .max_sge = 4};
   }
   RecvRing recv_ring() {
-    return {.wqes = receives_.bytes, .entries = ring_blocks, .stride_bytes = segment_bytes, .record = &recv_record_};
+    return {.wqes = receives_.bytes,
+            .entries = ring_blocks,
+            .stride_bytes = segment_bytes,
+            .record = &recv_record_};
   }
-  Cqe& next() noexcept { return *reinterpret_cast<Cqe*>(cqes_.bytes + (produced_ & (entries - 1)) * cqe_bytes); }
+  Cqe& next() noexcept {
+    return *reinterpret_cast<Cqe*>(cqes_.bytes + (produced_ & (entries - 1)) * cqe_bytes);
+  }
   void publish(Cqe& cqe, unsigned opcode) noexcept {
     cqe.op_own = static_cast<std::uint8_t>(opcode << 4 | ((produced_ & entries) != 0 ? cqe_owner : 0U));
     ++produced_;

@@ -28,7 +28,9 @@ pollen::soft::SoftOptions in_process() {
 }  // namespace
 
 SoftLoop::SoftLoop()
-    : driver_(pollen::soft::make_driver(in_process())), device_(driver_->open("")), arena_({.bytes = arena_bytes}) {
+    : driver_(pollen::soft::make_driver(in_process())),
+      device_(driver_->open("")),
+      arena_({.bytes = arena_bytes}) {
   open(from_);
   open(to_);
   connect(from_, to_);
@@ -44,8 +46,8 @@ void SoftLoop::open(End& end) {
   end.send_cq = std::make_unique<CompletionQueue>(end.send_ring->ring());
   end.recv_cq = std::make_unique<CompletionQueue>(end.recv_ring->ring());
   const pollen::driver::QpConfig config{.send_wrs = depth, .recv_wrs = depth, .inline_bytes = message_bytes};
-  end.qp = std::make_unique<Qp>(end.port->create_qp(*end.pd, *end.send_ring, *end.recv_ring, config), *end.send_cq,
-                                *end.recv_cq, pollen::driver::Transport::rc, burst);
+  end.qp = std::make_unique<Qp>(end.port->create_qp(*end.pd, *end.send_ring, *end.recv_ring, config),
+                                *end.send_cq, *end.recv_cq, pollen::driver::Transport::rc, burst);
 }
 
 void SoftLoop::connect(End& end, const End& peer) {
@@ -94,7 +96,8 @@ void SoftLoop::wait_for_sends() {
     const std::uint32_t part = std::min(count, burst);
     for (std::uint32_t i = 0; i < part; ++i) to_.qp->post_receive(buffer, i);
     to_.qp->publish_receives();
-    post_burst(*from_.qp, part, [&](SendBurst& sends, std::uint64_t i) { return sends.send_inline(data, {.wr_id = i}); });
+    post_burst(*from_.qp, part,
+               [&](SendBurst& sends, std::uint64_t i) { return sends.send_inline(data, {.wr_id = i}); });
     wait_for_sends();
     count -= part;
   }
@@ -105,7 +108,8 @@ void SoftLoop::wait_for_sends() {
   const Remote remote{reinterpret_cast<std::uint64_t>(arena_.base() + arena_bytes / 2), to_.region->rkey()};
   while (count != 0) {
     const std::uint32_t part = std::min(count, burst);
-    post_burst(*from_.qp, part, [&](SendBurst& sends, std::uint64_t i) { return sends.write(local, remote, {.wr_id = i}); });
+    post_burst(*from_.qp, part,
+               [&](SendBurst& sends, std::uint64_t i) { return sends.write(local, remote, {.wr_id = i}); });
     wait_for_sends();
     count -= part;
   }

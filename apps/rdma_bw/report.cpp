@@ -100,7 +100,7 @@ void TextReport::row(std::uint64_t size, const Row& row, bool labelled) {
 }
 
 void TextReport::interval(std::uint64_t size, std::uint64_t messages, std::uint64_t ns) {
-  Row one{.messages = messages, .duration_ns = ns};
+  Row one{.label = {}, .messages = messages, .duration_ns = ns};
   one.messages_per_s = ns == 0 ? 0 : static_cast<double>(messages) * 1e9 / static_cast<double>(ns);
   one.bits_per_s = one.messages_per_s * 8 * static_cast<double>(size);
   std::string text = fmt::format(" {:<7}    {:<10}       {:<7.2f}            {:<7.2f}\t\t   {:<7.6f}", size, messages, 0.0,

@@ -177,7 +177,8 @@ std::vector<std::uint64_t> sizes_of(const SideSetup& setup) {
 
 Round run_round(const SideSetup& setup, std::uint64_t size, net::Socket& socket, int stop_fd, const Look& look) {
   const RoundConfig config = make_config(setup, size);
-  Round round{.size = size, .layout = config.layout, .signal_every = config.signal_every};
+  Round round{
+      .size = size, .layout = config.layout, .signal_every = config.signal_every, .mine = {}, .theirs = {}};
   try {
     round.mine = run_workers(setup, config, socket, stop_fd, look);
     const auto theirs =

@@ -210,7 +210,7 @@ bool Engine::transmit_all() noexcept {
 Link& Engine::link_to(std::uint32_t device, std::uint32_t slot) {
   auto& link = links_[device << 16 | slot];
   if (link == nullptr) {
-    link = std::make_unique<Link>(device, slot);
+    link = std::make_unique<Link>(device, slot, *nowhere_);
     if (device < max_devices) link->connect(directory_, self_, id());
   }
   return *link;

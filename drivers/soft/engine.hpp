@@ -131,6 +131,7 @@ class Engine {
   std::uint32_t slot_;
   std::shared_ptr<InboxMapping> inbox_;
   std::array<std::unique_ptr<Incoming>, max_lanes> incoming_;
+  const std::unique_ptr<Lane> nowhere_ = std::make_unique_for_overwrite<Lane>();
   std::map<std::uint32_t, std::unique_ptr<Link>> links_;
   std::vector<SoftQp*> qps_;
   std::vector<std::uint32_t> free_qps_;

@@ -13,7 +13,9 @@ namespace pollen::soft {
 
 class Link {
  public:
-  Link(std::uint32_t device, std::uint32_t slot) : device_(device), slot_(slot), tx_(*nowhere()) {}
+  // nowhere: slots for packets that go nowhere; the engine's, as its links may be made by any thread.
+  Link(std::uint32_t device, std::uint32_t slot, Lane& nowhere)
+      : device_(device), slot_(slot), nowhere_(nowhere), tx_(nowhere) {}
   ~Link() { drop(); }
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
@@ -43,7 +45,7 @@ class Link {
     InboxMapping::close_lane(*lane_);
     lane_ = nullptr;
     inbox_.reset();
-    tx_ = TxLane(*nowhere());
+    tx_ = TxLane(nowhere_);
   }
 
   bool has_room() noexcept { return lane_ == nullptr || tx_.has_room(); }
@@ -59,14 +61,9 @@ class Link {
   bool wake_due = false;   // something was committed since the peer was last looked after
 
  private:
-  // Slots for packets that go nowhere, of each thread's own.
-  static Lane* nowhere() {
-    static thread_local const std::unique_ptr<Lane> lane = std::make_unique<Lane>();
-    return lane.get();
-  }
-
   std::uint32_t device_;
   std::uint32_t slot_;
+  Lane& nowhere_;
   std::shared_ptr<InboxMapping> inbox_;
   Lane* lane_ = nullptr;
   TxLane tx_;

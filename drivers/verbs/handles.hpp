@@ -8,7 +8,6 @@
 namespace pollen::verbs {
 
 struct HandleEnd {
-  void operator()(ibv_context* context) const noexcept { ibv_close_device(context); }
   void operator()(ibv_comp_channel* channel) const noexcept { ibv_destroy_comp_channel(channel); }
   void operator()(ibv_cq* cq) const noexcept { ibv_destroy_cq(cq); }
   void operator()(ibv_qp* qp) const noexcept { ibv_destroy_qp(qp); }
@@ -18,7 +17,6 @@ struct HandleEnd {
 template <typename T>
 using Handle = std::unique_ptr<T, HandleEnd>;
 
-using ContextHandle = Handle<ibv_context>;
 using ChannelHandle = Handle<ibv_comp_channel>;
 using CqHandle = Handle<ibv_cq>;
 using QpHandle = Handle<ibv_qp>;

@@ -166,9 +166,11 @@ std::uint8_t Sender::translate(std::uint32_t index, Taken& taken) noexcept {
   ibv_send_wr& request = chain.sends[chain.requests];
   request.wr_id = setup_.wr_tag | static_cast<std::uint16_t>(index);
   request.opcode = kind.opcode;
-  request.send_flags = (taken.signalled ? IBV_SEND_SIGNALED : 0U) |
-                       ((wqe.ctrl().fm_ce_se & queue::ctrl_solicited) != 0 ? IBV_SEND_SOLICITED : 0U) |
-                       ((wqe.ctrl().fm_ce_se & any_fence) != 0 ? IBV_SEND_FENCE : 0U);
+  const std::uint8_t flags = wqe.ctrl().fm_ce_se;
+  request.send_flags = 0;
+  if (taken.signalled) request.send_flags |= IBV_SEND_SIGNALED;
+  if ((flags & queue::ctrl_solicited) != 0) request.send_flags |= IBV_SEND_SOLICITED;
+  if ((flags & any_fence) != 0) request.send_flags |= IBV_SEND_FENCE;
   if (kind.opcode == IBV_WR_SEND_WITH_INV)
     request.invalidate_rkey = big_endian(wqe.ctrl().imm);
   else

@@ -16,6 +16,7 @@
 
 namespace pollen::verbs {
 
+class Context;
 class VerbsPort;
 
 class VerbsQp final : public driver::Qp {
@@ -33,6 +34,7 @@ class VerbsQp final : public driver::Qp {
   driver::QpState state() const override;
 
   // The data path's.
+  void doorbell() noexcept;
   bool advance() noexcept;
   void complete(const ibv_wc& completion) noexcept;
   // The whole QP failed, whoever said so.
@@ -47,7 +49,8 @@ class VerbsQp final : public driver::Qp {
 
   ibv_qp_cap create(const driver::QpConfig& config);
   void allocate(const driver::QpConfig& config);
-  void modify(ibv_qp_attr& attributes, int mask, driver::QpState next);
+  void require(bool holds, std::string why, const char* remedy) const;
+  const Context& context() const noexcept;
   std::uint64_t tag(bool receive) const noexcept;
 
   VerbsPort& port_;

@@ -17,7 +17,7 @@ namespace pollen::lcore {
 namespace {
 
 // What the handler may touch: lock-free atomics and async-signal-safe calls only.
-std::atomic<int> wake_fd{-1};
+std::atomic<int> handler_fd{-1};
 std::atomic<int> first_signal{0};
 std::atomic<std::int64_t> first_at_ns{0};
 
@@ -36,7 +36,7 @@ void on_signal(int signal) {
     first_signal = signal;
     const std::uint64_t one = 1;
     // An eventfd that counts to 1 always has room.
-    [[maybe_unused]] const ssize_t written = write(wake_fd, &one, sizeof one);
+    [[maybe_unused]] const ssize_t written = write(handler_fd, &one, sizeof one);
   } else if (now - first_at_ns > same_within_ns) {
     _exit(128 + signal);
   }
@@ -49,7 +49,7 @@ SignalGuard::SignalGuard(std::function<void()> on_stop)
     : on_stop_(std::move(on_stop)), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (wake_fd_ < 0) throw Error(errno, {.attempted = "create an eventfd for signals"});
   int none = -1;
-  if (!wake_fd.compare_exchange_strong(none, wake_fd_)) {
+  if (!handler_fd.compare_exchange_strong(none, wake_fd_)) {
     close(wake_fd_);
     throw Error(EBUSY, {.attempted = "handle signals", .why = "another SignalGuard of this process does"});
   }
@@ -74,7 +74,7 @@ SignalGuard::~SignalGuard() {
   pthread_sigmask(SIG_SETMASK, &before_mask_, nullptr);
   sigaction(SIGINT, &before_int_, nullptr);
   sigaction(SIGTERM, &before_term_, nullptr);
-  wake_fd = -1;
+  handler_fd = -1;
   close(wake_fd_);
 }
 

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <utility>
 
 #include "pollen/drivers/soft/engine.hpp"
 #include "pollen/drivers/soft/soft_cq.hpp"

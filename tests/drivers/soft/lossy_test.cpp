@@ -25,7 +25,7 @@ const char* const wires[] = {
 };
 constexpr std::uint64_t seeds[] = {1, 2, 3};
 
-soft::SoftOptions faulty(const char* wire, std::uint64_t seed) {
+soft::SoftOptions faulty(const std::string& wire, std::uint64_t seed) {
   soft::SoftOptions options = in_process();
   options.faults = soft::parse_faults(fmt::format("{},seed={}", wire, seed));
   return options;
@@ -61,7 +61,7 @@ bool is_message(const std::byte* at, std::uint64_t n, std::uint32_t bytes) {
 
 template <typename Body>
 void on_every_wire(Body&& body) {
-  for (const char* wire : wires)
+  for (const std::string wire : wires)
     for (const std::uint64_t seed : seeds) {
       CAPTURE(wire);
       CAPTURE(seed);
@@ -178,6 +178,7 @@ TEST_SUITE("soft.lossy") {
           ++posted;
         }
         for (const auto& done : pair.a.sent) {
+          if (!done.ok()) MESSAGE(queue::describe(done));
           good = good && done.ok() && done.wr_id == completed &&
                  is_message(pair.a.memory.data() + completed % slots * slot_bytes, completed % 100, done.byte_len);
           ++completed;

@@ -92,6 +92,13 @@ class RawQp {
     ring();
     return index;
   }
+  // To the reset state; both rings start again at their first entry.
+  void reset() {
+    qp_->to_error();
+    qp_->to_reset();
+    producer_ = 0;
+    received_ = 0;
+  }
   void post_receive(const Sge& buffer) {
     const queue::RecvRing& ring = qp_->recv_ring();
     std::byte* at = ring.wqes + received_ % ring.entries * ring.stride_bytes;

@@ -297,9 +297,11 @@ TEST_SUITE("queue.completion_queue") {
         }
         std::vector<Completion> out(700);
         REQUIRE(cq.poll(out.data(), 700) == expected);
-        for (std::uint32_t i = 0; i < expected; ++i) REQUIRE(queues[out[i].wr_id]->memory.qpn() == out[i].qpn);
+        for (std::uint32_t i = 0; i < expected; ++i)
+          REQUIRE(queues[out[i].wr_id]->memory.qpn() == out[i].qpn);
       }
-      CHECK(cq.free_slots() == 1024 - static_cast<std::uint32_t>(std::count(attached.begin(), attached.end(), true)));
+      CHECK(cq.free_slots() ==
+            1024 - static_cast<std::uint32_t>(std::count(attached.begin(), attached.end(), true)));
     }
   }
 
@@ -349,7 +351,9 @@ TEST_SUITE("queue.completion_queue") {
           for (auto n = random() % 4; n != 0; --n)
             if (queue.sq.burst().nop({.wr_id = next[which]})) ++next[which];
           break;
-        case 1: queue.complete(memory); break;
+        case 1:
+          queue.complete(memory);
+          break;
         case 2: {
           const std::uint32_t before = queue.sq.outstanding();
           cq.purge(50 + static_cast<std::uint32_t>(which));

@@ -29,12 +29,18 @@ TEST_SUITE("queue.completion") {
   TEST_CASE("every status has a name of its own and a likely cause, success aside") {
     std::set<std::string_view> names;
     std::set<std::string_view> causes;
-    const Status statuses[] = {Status::local_length_error,     Status::local_qp_operation_error,
-                               Status::local_protection_error, Status::flushed,
-                               Status::memory_window_bind_error, Status::bad_response,
-                               Status::local_access_error,     Status::remote_invalid_request,
-                               Status::remote_access_error,    Status::remote_operation_error,
-                               Status::retry_exceeded,         Status::rnr_retry_exceeded,
+    const Status statuses[] = {Status::local_length_error,
+                               Status::local_qp_operation_error,
+                               Status::local_protection_error,
+                               Status::flushed,
+                               Status::memory_window_bind_error,
+                               Status::bad_response,
+                               Status::local_access_error,
+                               Status::remote_invalid_request,
+                               Status::remote_access_error,
+                               Status::remote_operation_error,
+                               Status::retry_exceeded,
+                               Status::rnr_retry_exceeded,
                                Status::remote_aborted};
     for (const Status status : statuses) {
       CHECK(name(status) != "unknown status");
@@ -54,10 +60,11 @@ TEST_SUITE("queue.completion") {
   }
 
   TEST_CASE("every opcode has a name, and receives are told from sends") {
-    const Opcode sends[] = {Opcode::nop,  Opcode::send_with_inv, Opcode::write,    Opcode::write_with_imm, Opcode::send,
-                            Opcode::read, Opcode::send_with_imm, Opcode::cmp_swap, Opcode::fetch_add};
-    const Opcode receives[] = {Opcode::recv, Opcode::recv_with_imm, Opcode::recv_with_inv, Opcode::recv_write_with_imm,
-                               Opcode::recv_error};
+    const Opcode sends[] = {
+        Opcode::nop,  Opcode::send_with_inv, Opcode::write,    Opcode::write_with_imm, Opcode::send,
+        Opcode::read, Opcode::send_with_imm, Opcode::cmp_swap, Opcode::fetch_add};
+    const Opcode receives[] = {Opcode::recv, Opcode::recv_with_imm, Opcode::recv_with_inv,
+                               Opcode::recv_write_with_imm, Opcode::recv_error};
     for (const Opcode op : sends) {
       CHECK_FALSE(is_receive(op));
       CHECK(name(op) != "unknown opcode");

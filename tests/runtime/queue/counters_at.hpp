@@ -12,10 +12,10 @@ struct Door {
   friend constexpr auto open(Tag) { return Member; }
 };
 
-#define COUNTERS_AT_DOOR(Tag, Member)        \
-  struct Tag {                               \
-    friend constexpr auto open(Tag);         \
-  };                                         \
+#define COUNTERS_AT_DOOR(Tag, Member) \
+  struct Tag {                        \
+    friend constexpr auto open(Tag);  \
+  };                                  \
   template struct Door<Tag, &pollen::queue::Member>
 
 COUNTERS_AT_DOOR(Producer, SendQueue::producer_);
@@ -40,6 +40,8 @@ inline void set(pollen::queue::SendQueue& sq, std::uint32_t index, std::uint32_t
   sq.*open(Retired{}) = requests;
 }
 
-inline void set(pollen::queue::CompletionQueue& cq, std::uint32_t consumer) { cq.*open(Consumer{}) = consumer; }
+inline void set(pollen::queue::CompletionQueue& cq, std::uint32_t consumer) {
+  cq.*open(Consumer{}) = consumer;
+}
 
 }  // namespace counters_at

@@ -83,7 +83,8 @@ TEST_SUITE("queue.doorbell") {
       Rig rig(on_uar());
       const auto data = pattern(size);
       CHECK(rig.sq.burst().send_inline(data));
-      const std::uint32_t bytes = blocks_of_segments(1 + inline_segments(static_cast<std::uint32_t>(size))) * 64;
+      const std::uint32_t bytes =
+          blocks_of_segments(1 + inline_segments(static_cast<std::uint32_t>(size))) * 64;
       CAPTURE(size);
       REQUIRE(bytes <= half_bytes);
       CHECK(std::memcmp(rig.send_memory.uar_bytes(0), rig.send_memory.block(0), bytes) == 0);
@@ -199,8 +200,8 @@ TEST_SUITE("queue.doorbell") {
       CHECK(page.faults() == 1);
       CHECK(page.record_then() == (burst_of_two ? 2 : 1));
       CHECK(page.ring_then() == load_u64(memory.block(0)));
-      CHECK(page.ring_then() != load_u64(std::array<std::byte, 8>{untouched, untouched, untouched, untouched, untouched,
-                                                                   untouched, untouched, untouched}
+      CHECK(page.ring_then() != load_u64(std::array<std::byte, 8>{untouched, untouched, untouched, untouched,
+                                                                  untouched, untouched, untouched, untouched}
                                              .data()));
     }
   }

@@ -139,7 +139,8 @@ class SendMemory {
     std::uint32_t first = 0;  // producer index at which the queue stands
   };
 
-  explicit SendMemory(const Shape& shape) : shape_(shape), wqes_(shape.blocks), uar_page_(64), taken_(shape.first) {
+  explicit SendMemory(const Shape& shape)
+      : shape_(shape), wqes_(shape.blocks), uar_page_(64), taken_(shape.first) {
     refill();
     std::memset(uar_page_.data(), static_cast<int>(untouched), uar_page_.size() * sizeof(Block));
     uar_.registers = uar_page_[0].bytes;
@@ -226,7 +227,9 @@ struct RecvMemory {
   RecvRing ring() {
     return {.wqes = wqes[0].bytes, .entries = entries, .stride_bytes = stride_bytes, .record = &record_be};
   }
-  const std::byte* wqe(std::uint32_t index) const { return wqes[0].bytes + (index & (entries - 1)) * stride_bytes; }
+  const std::byte* wqe(std::uint32_t index) const {
+    return wqes[0].bytes + (index & (entries - 1)) * stride_bytes;
+  }
   std::uint32_t record() const { return big_endian(record_be); }
 
   std::uint32_t entries;
@@ -237,8 +240,12 @@ struct RecvMemory {
 
 // A send queue on a completion queue of its own: what most tests need.
 struct Rig {
-  explicit Rig(const SendMemory::Shape& shape = {}, std::uint32_t signal_every = 16, std::uint32_t entries = 256)
-      : cq_memory(entries), send_memory(shape), cq(cq_memory.ring()), sq(send_memory.ring(), cq, signal_every) {
+  explicit Rig(const SendMemory::Shape& shape = {}, std::uint32_t signal_every = 16,
+               std::uint32_t entries = 256)
+      : cq_memory(entries),
+        send_memory(shape),
+        cq(cq_memory.ring()),
+        sq(send_memory.ring(), cq, signal_every) {
     cq.attach(shape.qpn, &sq, nullptr);
   }
 

@@ -20,7 +20,8 @@ struct Posted {
 };
 
 struct End {
-  End(std::uint32_t qpn, std::uint32_t blocks, std::uint32_t first, CompletionQueue& cq, std::uint32_t signal_every)
+  End(std::uint32_t qpn, std::uint32_t blocks, std::uint32_t first, CompletionQueue& cq,
+      std::uint32_t signal_every)
       : memory({.blocks = blocks, .qpn = qpn, .first = first}), sq(memory.ring(), cq, signal_every) {}
 
   SendMemory memory;
@@ -60,10 +61,18 @@ class Model {
     for (std::uint32_t step = 0; step < scale_.steps; ++step) {
       End& end = *ends_[below(scale_.qps)];
       switch (below(4)) {
-        case 0: post(end); break;
-        case 1: device(end, 1 + below(2 * scale_.blocks)); break;
-        case 2: poll(1 + below(24)); break;
-        default: ends_[below(scale_.qps)]->sq.ring_doorbell(); break;
+        case 0:
+          post(end);
+          break;
+        case 1:
+          device(end, 1 + below(2 * scale_.blocks));
+          break;
+        case 2:
+          poll(1 + below(24));
+          break;
+        default:
+          ends_[below(scale_.qps)]->sq.ring_doorbell();
+          break;
       }
       check();
     }
@@ -82,11 +91,14 @@ class Model {
     SendBurst burst = end.sq.burst();
     std::uint32_t count = 0;
     while (count < wanted) {
-      const WrOptions options{.wr_id = end.next_wr_id, .signal = below(12) == 0, .solicited = false, .fence = false};
+      const WrOptions options{
+          .wr_id = end.next_wr_id, .signal = below(12) == 0, .solicited = false, .fence = false};
       Opcode opcode = Opcode::nop;
       bool done = false;
       switch (below(6)) {
-        case 0: done = burst.nop(options); break;
+        case 0:
+          done = burst.nop(options);
+          break;
         case 1:
           opcode = Opcode::send;
           done = burst.send({buffer, below(3) * 8, 1}, options);
@@ -231,7 +243,9 @@ TEST_SUITE("queue.model") {
     for (std::uint64_t seed = 1; seed <= 12; ++seed)
       for (const std::uint32_t signal_every : {1U, 3U, 16U, 64U})
         for (const std::uint32_t blocks : {16U, 64U})
-          posted += run({.qps = 3, .blocks = blocks, .cq_entries = 64, .signal_every = signal_every, .steps = 300}, seed);
+          posted +=
+              run({.qps = 3, .blocks = blocks, .cq_entries = 64, .signal_every = signal_every, .steps = 300},
+                  seed);
     CHECK(posted > 10'000);
   }
 
@@ -239,14 +253,17 @@ TEST_SUITE("queue.model") {
     std::uint64_t posted = 0;
     for (std::uint64_t seed = 1; seed <= 40; ++seed)
       for (const std::uint32_t entries : {4U, 8U, 16U})
-        posted += run({.qps = 3, .blocks = 64, .cq_entries = entries, .signal_every = 16, .steps = 400}, seed);
+        posted +=
+            run({.qps = 3, .blocks = 64, .cq_entries = entries, .signal_every = 16, .steps = 400}, seed);
     CHECK(posted > 10'000);
   }
 
   TEST_CASE("a failure flushes its queue alone, and every request still comes back") {
     for (std::uint64_t seed = 1; seed <= 60; ++seed) {
       CAPTURE(seed);
-      Model model({.qps = 4, .blocks = 32, .cq_entries = 64, .signal_every = 8, .steps = 300, .failures = 0.01}, seed);
+      Model model(
+          {.qps = 4, .blocks = 32, .cq_entries = 64, .signal_every = 8, .steps = 300, .failures = 0.01},
+          seed);
       model.run();
       if (seed == 60) CHECK(model.failed_queues() > 0);
     }
@@ -259,6 +276,7 @@ TEST_SUITE("queue.model") {
   TEST_CASE("the 32-bit counters of blocks, requests and CQEs wrap unnoticed") {
     for (std::uint64_t seed = 1; seed <= 20; ++seed)
       for (const std::uint32_t before : {16U, 256U, 1024U})
-        run({.qps = 2, .blocks = 64, .cq_entries = 64, .signal_every = 8, .steps = 600, .first = 0U - before}, seed);
+        run({.qps = 2, .blocks = 64, .cq_entries = 64, .signal_every = 8, .steps = 600, .first = 0U - before},
+            seed);
   }
 }

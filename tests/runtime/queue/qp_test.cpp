@@ -26,8 +26,9 @@ struct Ends {
 
   std::unique_ptr<queue::Qp> make() {
     driver::Cq& second = shared ? *send_cq : *recv_cq;
-    return std::make_unique<queue::Qp>(port->create_qp(*pd, *send_cq, second, {.send_wrs = 16, .recv_wrs = 16}), sends,
-                                       shared ? sends : recvs, driver::Transport::rc, 4);
+    return std::make_unique<queue::Qp>(
+        port->create_qp(*pd, *send_cq, second, {.send_wrs = 16, .recv_wrs = 16}), sends,
+        shared ? sends : recvs, driver::Transport::rc, 4);
   }
   fake::Qp& control(queue::Qp& qp) { return dynamic_cast<fake::Qp&>(qp.control()); }
 
@@ -105,7 +106,9 @@ TEST_SUITE("queue.qp") {
     CHECK(retired == 5);
   }
 
-  TEST_CASE("a device that never finishes is waited for until the time limit, and the slots come back all the same") {
+  TEST_CASE(
+      "a device that never finishes is waited for until the time limit, and the slots come back all the "
+      "same") {
     Ends ends;
     auto qp = ends.make();
     qp->connect({}, {}, {});
@@ -115,8 +118,9 @@ TEST_SUITE("queue.qp") {
     REQUIRE(qp->post_receive({buffer, 64, 1}));
     qp->publish_receives();
     std::uint32_t calls = 0;
-    const driver::Progress progress{.function = [](void* context) noexcept { return ++*static_cast<std::uint32_t*>(context) != 0; },
-                                    .context = &calls};
+    const driver::Progress progress{
+        .function = [](void* context) noexcept { return ++*static_cast<std::uint32_t*>(context) != 0; },
+        .context = &calls};
     CHECK_FALSE(qp->close(progress, 2'000'000));
     CHECK(calls > 0);
     CHECK(ends.sends.free_slots() == 32);

@@ -112,8 +112,8 @@ TEST_SUITE("queue.recv_queue") {
       REQUIRE(completion.wr_id == received);
       REQUIRE(rig.rq.free() == 1);
       REQUIRE(rig.rq.post({buffer + posted % 100, 1, static_cast<std::uint32_t>(posted)}, posted));
-      REQUIRE(is_segment(rig.memory.wqe(static_cast<std::uint32_t>(posted)), 1, static_cast<std::uint32_t>(posted),
-                         buffer + posted % 100));
+      REQUIRE(is_segment(rig.memory.wqe(static_cast<std::uint32_t>(posted)), 1,
+                         static_cast<std::uint32_t>(posted), buffer + posted % 100));
       REQUIRE_FALSE(rig.rq.post({buffer, 1, 1}));
       ++posted;
       rig.rq.publish();
@@ -149,7 +149,8 @@ TEST_SUITE("queue.recv_queue") {
     for (std::uint64_t i = 0; i < 4; ++i) REQUIRE(rig.rq.post({buffer, 64, 1}, 100 + i));
     rig.rq.publish();
     rig.cq_memory.put_receive(Opcode::recv, qpn, {.byte_len = 64, .src_qpn = 0x99, .grh = true});
-    rig.cq_memory.put_receive(Opcode::recv_with_imm, qpn, {.byte_len = 3, .imm = 0x01020304, .solicited = true});
+    rig.cq_memory.put_receive(Opcode::recv_with_imm, qpn,
+                              {.byte_len = 3, .imm = 0x01020304, .solicited = true});
     rig.cq_memory.put_receive(Opcode::recv_with_inv, qpn, {.byte_len = 4, .imm = 0xcafe});
     rig.cq_memory.put_receive(Opcode::recv_write_with_imm, qpn, {.byte_len = 1U << 31, .imm = 0xffffffff});
     Completion out[8];

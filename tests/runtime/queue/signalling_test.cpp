@@ -179,7 +179,8 @@ TEST_SUITE("queue.signalling") {
     while (auto wqe = rig.send_memory.take()) wqes.push_back(*wqe);
     REQUIRE(wqes.size() == 6);
     CHECK_FALSE(wqes[2].signalled());
-    rig.cq_memory.put_send_error(Opcode::send, rig.send_memory.qpn(), wqes[2].index, Status::remote_access_error, 0x88);
+    rig.cq_memory.put_send_error(Opcode::send, rig.send_memory.qpn(), wqes[2].index,
+                                 Status::remote_access_error, 0x88);
     for (std::size_t i = 3; i < 6; ++i)
       rig.cq_memory.put_send_error(Opcode::send, rig.send_memory.qpn(), wqes[i].index, Status::flushed, 0xf9);
     const auto completions = rig.poll_all();

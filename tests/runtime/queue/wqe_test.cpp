@@ -150,8 +150,8 @@ TEST_SUITE("queue.wqe") {
     SendMemory::Shape small{.blocks = 4, .qpn = 0x17};
     Rig rig(small);
     rig.advance(2);
-    REQUIRE(rig.sq.burst().write({reinterpret_cast<const void*>(0x7fff00001000), 64, 0x1000}, {0x2000, 0x3000},
-                                 {.wr_id = 9, .fence = true}));
+    REQUIRE(rig.sq.burst().write({reinterpret_cast<const void*>(0x7fff00001000), 64, 0x1000},
+                                 {0x2000, 0x3000}, {.wr_id = 9, .fence = true}));
     const std::array<unsigned char, 48> golden{
         0x00, 0x00, 0x02, 0x08, 0x00, 0x00, 0x17, 0x03, 0x00, 0x00, 0x00, 0x88, 0x00, 0x00, 0x00, 0x00,
         0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x20, 0x00, 0x00, 0x00, 0x30, 0x00, 0x00, 0x00, 0x00, 0x00,
@@ -219,11 +219,13 @@ TEST_SUITE("queue.wqe") {
           {"WRITE_WITH_IMM",
            [&](SendBurst& b, const WrOptions& o) { return b.write_inline_with_imm(bytes, remote, imm, o); },
            [&](std::uint8_t f) {
-             return expect(ExpectedWqe(MLX5_OPCODE_RDMA_WRITE_IMM, qpn, f, imm_be)
-                               .remote(remote.address, remote.rkey));
+             return expect(
+                 ExpectedWqe(MLX5_OPCODE_RDMA_WRITE_IMM, qpn, f, imm_be).remote(remote.address, remote.rkey));
            }},
           {"UD SEND", [&](SendBurst& b, const WrOptions& o) { return b.send_inline_to(to, bytes, o); },
-           [&](std::uint8_t f) { return expect(ExpectedWqe(MLX5_OPCODE_SEND, qpn, f).datagram(to.segment)); }},
+           [&](std::uint8_t f) {
+             return expect(ExpectedWqe(MLX5_OPCODE_SEND, qpn, f).datagram(to.segment));
+           }},
       };
       for (const Request& request : shapes) {
         const std::string wrong = wrong_at(position, request, {.wr_id = size});
@@ -311,7 +313,9 @@ TEST_SUITE("queue.wqe") {
                return expect(ExpectedWqe(MLX5_OPCODE_RDMA_READ, qpn, f).remote(remote.address, remote.rkey));
              }},
             {"UD SEND", [&](SendBurst& b, const WrOptions& o) { return b.send_to(to, list, o); },
-             [&](std::uint8_t f) { return expect(ExpectedWqe(MLX5_OPCODE_SEND, qpn, f).datagram(to.segment)); }},
+             [&](std::uint8_t f) {
+               return expect(ExpectedWqe(MLX5_OPCODE_SEND, qpn, f).datagram(to.segment));
+             }},
         };
         for (const Request& request : shapes) {
           CAPTURE(request.name);
@@ -325,8 +329,10 @@ TEST_SUITE("queue.wqe") {
   TEST_CASE("entries of zero bytes are left out of a gather list, wherever they stand") {
     for (unsigned mask = 0; mask < 32; ++mask) {
       std::vector<Sge> list;
-      for (unsigned i = 0; i < 5; ++i) list.push_back({buffer + i, (mask >> i & 1) != 0 ? 50 + i : 0, 0x1000 + i});
-      const Request request{"WRITE", [&](SendBurst& b, const WrOptions& o) { return b.write(list, remote, o); },
+      for (unsigned i = 0; i < 5; ++i)
+        list.push_back({buffer + i, (mask >> i & 1) != 0 ? 50 + i : 0, 0x1000 + i});
+      const Request request{"WRITE",
+                            [&](SendBurst& b, const WrOptions& o) { return b.write(list, remote, o); },
                             [&](std::uint8_t f) {
                               ExpectedWqe wqe(MLX5_OPCODE_RDMA_WRITE, qpn, f);
                               wqe.remote(remote.address, remote.rkey);
@@ -359,8 +365,11 @@ TEST_SUITE("queue.wqe") {
          }},
         {"UD SEND", [&](SendBurst& b, const WrOptions& o) { return b.send_to(to, empty, o); },
          [](std::uint8_t f) { return ExpectedWqe(MLX5_OPCODE_SEND, qpn, f).datagram(to.segment); }},
-        {"UD SEND_WITH_IMM", [&](SendBurst& b, const WrOptions& o) { return b.send_to_with_imm(to, empty, imm, o); },
-         [](std::uint8_t f) { return ExpectedWqe(MLX5_OPCODE_SEND_IMM, qpn, f, imm_be).datagram(to.segment); }},
+        {"UD SEND_WITH_IMM",
+         [&](SendBurst& b, const WrOptions& o) { return b.send_to_with_imm(to, empty, imm, o); },
+         [](std::uint8_t f) {
+           return ExpectedWqe(MLX5_OPCODE_SEND_IMM, qpn, f, imm_be).datagram(to.segment);
+         }},
     };
     for (const Request& request : shapes)
       for (std::uint32_t position : {0U, 15U}) {
@@ -376,17 +385,18 @@ TEST_SUITE("queue.wqe") {
     {
       SendBurst burst = rig.sq.burst();
       CHECK(burst.send_inline(std::span(data).first(64), {.wr_id = 1}));  // 2 blocks: 11, 12
-      CHECK(burst.write(local, remote, {.wr_id = 2}));                   // 13
-      CHECK(burst.send_to(to, local, {.wr_id = 3}));                     // 14, 15
-      CHECK(burst.read(local, remote, {.wr_id = 4}));                    // 0
+      CHECK(burst.write(local, remote, {.wr_id = 2}));                    // 13
+      CHECK(burst.send_to(to, local, {.wr_id = 3}));                      // 14, 15
+      CHECK(burst.read(local, remote, {.wr_id = 4}));                     // 0
       CHECK(burst.size() == 4);
       CHECK(burst.ring() == 4);
       CHECK(burst.size() == 0);
     }
     const auto wqes = rig.complete_all();
     REQUIRE(wqes.size() == 4);
-    CHECK(ExpectedWqe(MLX5_OPCODE_SEND, qpn, 0).inline_data(std::span(data).first(64)).difference(wqes[0].bytes, 11) ==
-          "");
+    CHECK(ExpectedWqe(MLX5_OPCODE_SEND, qpn, 0)
+              .inline_data(std::span(data).first(64))
+              .difference(wqes[0].bytes, 11) == "");
     CHECK(ExpectedWqe(MLX5_OPCODE_RDMA_WRITE, qpn, 0)
               .remote(remote.address, remote.rkey)
               .data(local.bytes, local.lkey, local.address)

@@ -1,0 +1,17 @@
+// Which of the program's paths lead to the device instead of to where they say.
+//
+//   /sys/class/infiniband*, /sys/class/misc/rdma_cm    the tree of sysfs_tree.hpp
+//   /dev/infiniband/uverbs0                            /dev/null: a character device, as is wanted
+//   all else under /dev/infiniband                     nothing, be there a real device or not
+#pragma once
+
+#include <climits>
+
+namespace pollen::soft::uverbs {
+
+enum class PathKind { other, redirected, uverbs, absent };
+
+// Fills `out` for redirected and uverbs.
+PathKind look_up(const char* path, char (&out)[PATH_MAX]) noexcept;
+
+}  // namespace pollen::soft::uverbs
