@@ -82,7 +82,7 @@ void run_poll(std::uint32_t rounds) {
   Completion out[poll_batch];
   for (; rounds != 0; --rounds) {
     device.post_and_complete_sends();
-    require(in_bursts(ring_blocks, poll_batch, [&](std::uint32_t) { return poll(device.cq, out); }));
+    require(in_bursts(ring_blocks, poll_batch, [&](std::uint32_t n) { return poll(device.cq, out) == n; }));
   }
 }
 
@@ -91,7 +91,7 @@ void run_poll_receives(std::uint32_t rounds) {
   Completion out[poll_batch];
   for (; rounds != 0; --rounds) {
     device.post_and_complete_receives();
-    require(in_bursts(ring_blocks, poll_batch, [&](std::uint32_t) { return poll(device.cq, out); }));
+    require(in_bursts(ring_blocks, poll_batch, [&](std::uint32_t n) { return poll(device.cq, out) == n; }));
   }
 }
 

@@ -22,36 +22,34 @@ std::byte* bare_wqe(BareRing& ring, std::uint32_t opcode, std::uint32_t segments
 
 }  // namespace
 
-[[gnu::noinline]] std::uint32_t post_send(SendQueue& sq, std::span<const std::byte, message_bytes> data,
-                                          std::uint32_t count) noexcept {
+[[gnu::noinline]] bool post_send(SendQueue& sq, std::span<const std::byte, message_bytes> data,
+                                 std::uint32_t count) noexcept {
   SendBurst requests = sq.burst();
-  for (std::uint64_t i = 0; i < count; ++i)
-    if (!requests.send_inline(data, {.wr_id = i})) break;
-  return requests.ring();
+  bool all = true;
+  for (std::uint64_t i = 0; i < count; ++i) all &= requests.send_inline(data, {.wr_id = i});
+  return all;
 }
 
-[[gnu::noinline]] std::uint32_t post_send_of(SendQueue& sq, std::span<const std::byte> data,
-                                             std::uint32_t count) noexcept {
+[[gnu::noinline]] bool post_send_of(SendQueue& sq, std::span<const std::byte> data,
+                                    std::uint32_t count) noexcept {
   SendBurst requests = sq.burst();
-  for (std::uint64_t i = 0; i < count; ++i)
-    if (!requests.send_inline(data, {.wr_id = i})) break;
-  return requests.ring();
+  bool all = true;
+  for (std::uint64_t i = 0; i < count; ++i) all &= requests.send_inline(data, {.wr_id = i});
+  return all;
 }
 
-[[gnu::noinline]] std::uint32_t post_write(SendQueue& sq, const Sge& local, const Remote& remote,
-                                           std::uint32_t count) noexcept {
+[[gnu::noinline]] bool post_write(SendQueue& sq, Sge local, Remote remote, std::uint32_t count) noexcept {
   SendBurst requests = sq.burst();
-  for (std::uint64_t i = 0; i < count; ++i)
-    if (!requests.write(local, remote, {.wr_id = i})) break;
-  return requests.ring();
+  bool all = true;
+  for (std::uint64_t i = 0; i < count; ++i) all &= requests.write(local, remote, {.wr_id = i});
+  return all;
 }
 
-[[gnu::noinline]] std::uint32_t post_receives(RecvQueue& rq, const Sge& buffer,
-                                              std::uint32_t count) noexcept {
-  std::uint32_t posted = 0;
-  while (posted < count && rq.post(buffer, posted)) ++posted;
+[[gnu::noinline]] bool post_receives(RecvQueue& rq, Sge buffer, std::uint32_t count) noexcept {
+  bool all = true;
+  for (std::uint64_t i = 0; i < count; ++i) all &= rq.post(buffer, i);
   rq.publish();
-  return posted;
+  return all;
 }
 
 [[gnu::noinline]] std::uint32_t poll(CompletionQueue& cq, Completion* out) noexcept {
@@ -71,7 +69,7 @@ std::byte* bare_wqe(BareRing& ring, std::uint32_t opcode, std::uint32_t segments
   ring_bare(ring, wqe);
 }
 
-[[gnu::noinline]] void post_bare_write(BareRing& ring, const Sge& local, const Remote& remote,
+[[gnu::noinline]] void post_bare_write(BareRing& ring, Sge local, Remote remote,
                                        std::uint32_t count) noexcept {
   std::byte* wqe = nullptr;
   for (std::uint32_t i = 0; i < count; ++i) {

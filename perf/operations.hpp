@@ -9,13 +9,12 @@
 
 namespace perf {
 
-// A burst: `count` requests and one doorbell. Returns how many there was room for.
-std::uint32_t post_send(SendQueue& sq, std::span<const std::byte, message_bytes> data,
-                        std::uint32_t count) noexcept;
+// A burst: `count` requests and one doorbell. False: there was not room for all of them.
+bool post_send(SendQueue& sq, std::span<const std::byte, message_bytes> data, std::uint32_t count) noexcept;
 // As above, of messages whose size only the run tells.
-std::uint32_t post_send_of(SendQueue& sq, std::span<const std::byte> data, std::uint32_t count) noexcept;
-std::uint32_t post_write(SendQueue& sq, const Sge& local, const Remote& remote, std::uint32_t count) noexcept;
-std::uint32_t post_receives(RecvQueue& rq, const Sge& buffer, std::uint32_t count) noexcept;
+bool post_send_of(SendQueue& sq, std::span<const std::byte> data, std::uint32_t count) noexcept;
+bool post_write(SendQueue& sq, Sge local, Remote remote, std::uint32_t count) noexcept;
+bool post_receives(RecvQueue& rq, Sge buffer, std::uint32_t count) noexcept;
 std::uint32_t poll(CompletionQueue& cq, Completion* out) noexcept;
 
 // A crude direct writer, the floor: no wr_id, no look at the room, no statistics, no signalling.
@@ -33,6 +32,6 @@ struct BareQueue {
   BareRing ring{.wqes = wqes.bytes, .record = &record, .uar = uar.bytes};
 };
 void post_bare_send(BareRing& ring, const std::byte* data, std::uint32_t count) noexcept;
-void post_bare_write(BareRing& ring, const Sge& local, const Remote& remote, std::uint32_t count) noexcept;
+void post_bare_write(BareRing& ring, Sge local, Remote remote, std::uint32_t count) noexcept;
 
 }  // namespace perf

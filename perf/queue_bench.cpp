@@ -107,7 +107,9 @@ void poll_sends(benchmark::State& state) {
   Completion out[poll_batch];
   rounds(
       state, writes, [&] { device.post_and_complete_sends(); },
-      [&] { return in_bursts(writes, poll_batch, [&](std::uint32_t) { return poll(device.cq, out); }); },
+      [&] {
+        return in_bursts(writes, poll_batch, [&](std::uint32_t n) { return poll(device.cq, out) == n; });
+      },
       nothing);
 }
 BENCHMARK(poll_sends)->Name("poll.x16")->UseManualTime();
@@ -117,7 +119,9 @@ void poll_receives(benchmark::State& state) {
   Completion out[poll_batch];
   rounds(
       state, ring_blocks, [&] { device.post_and_complete_receives(); },
-      [&] { return in_bursts(ring_blocks, poll_batch, [&](std::uint32_t) { return poll(device.cq, out); }); },
+      [&] {
+        return in_bursts(ring_blocks, poll_batch, [&](std::uint32_t n) { return poll(device.cq, out) == n; });
+      },
       nothing);
 }
 BENCHMARK(poll_receives)->Name("poll.recv.x16")->UseManualTime();
@@ -128,8 +132,7 @@ void poll_empty(benchmark::State& state) {
   constexpr std::uint32_t polls = 1024;
   rounds(
       state, polls, nothing,
-      [&] { return in_bursts(polls, 1, [&](std::uint32_t) { return poll(device.cq, out) == 0 ? 1U : 0U; }); },
-      nothing);
+      [&] { return in_bursts(polls, 1, [&](std::uint32_t) { return poll(device.cq, out) == 0; }); }, nothing);
 }
 BENCHMARK(poll_empty)->Name("poll.empty")->UseManualTime();
 
@@ -140,7 +143,7 @@ void bare_sends(benchmark::State& state) {
       [&] {
         return in_bursts(sends, per_burst(state), [&](std::uint32_t n) {
           post_bare_send(bare.ring, bare.data.bytes, n);
-          return n;
+          return true;
         });
       },
       nothing);
@@ -155,7 +158,7 @@ void bare_writes(benchmark::State& state) {
       [&] {
         return in_bursts(writes, per_burst(state), [&](std::uint32_t n) {
           post_bare_write(bare.ring, local, {0x1000, 6}, n);
-          return n;
+          return true;
         });
       },
       nothing);

@@ -29,7 +29,7 @@ inline constexpr std::uint32_t qpn = 0x77;
 template <class Burst>
 bool in_bursts(std::uint32_t count, std::uint32_t per_burst, Burst run_burst) {
   for (std::uint32_t done = 0; done < count; done += per_burst)
-    if (run_burst(per_burst) != per_burst) return false;
+    if (!run_burst(per_burst)) return false;
   return true;
 }
 

@@ -423,7 +423,7 @@ TEST_SUITE("soft.shm.files") {
       std::vector<std::unique_ptr<End>> ends;
       for (std::uint32_t i = 0; i < 100; ++i) {
         ends.push_back(std::make_unique<End>(*device, QpOptions{}, 4096));
-        CHECK(ends.back()->qp().qpn() >> 14 == i);
+        CHECK((ends.back()->qp().qpn() >> 14) == i);
       }
       CHECK(dir.files().size() == 101);
     }
