@@ -1,10 +1,10 @@
 // All that a worker app needs, in one header: lcores and their plan, the runtime with its workers,
-// queues, memory, reports, the handshake between two processes, and the software NIC.
+// queues, memory, reports, the handshake between two processes, and the choice of a driver.
 #pragma once
 
 #include "pollen/base/error.hpp"
 #include "pollen/drivers/driver.hpp"
-#include "pollen/drivers/soft/soft.hpp"
+#include "pollen/drivers/registry.hpp"
 #include "pollen/lcore/lock.hpp"
 #include "pollen/lcore/machine.hpp"
 #include "pollen/lcore/options.hpp"

@@ -62,8 +62,8 @@ Row make_row(std::string label, std::uint64_t size, const std::vector<std::vecto
 }
 
 double busy_percent(const probe::LcoreReport& report) {
-  return 100 * (report.counters.share(probe::Phase::post) + report.counters.share(probe::Phase::poll_productive) +
-                report.counters.share(probe::Phase::app));
+  if (report.counters.total_cycles == 0) return 0;
+  return 100 * (1 - report.counters.share(probe::Phase::poll_empty) - report.counters.share(probe::Phase::idle));
 }
 
 void add_costs(const Round& round, Figures& figures) {

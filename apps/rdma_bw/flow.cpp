@@ -242,11 +242,9 @@ void conclude(worker::Worker& worker, SideOutcome& side) {
   worker.preemption().settle();
   const std::size_t index = worker.index();
   side.reports[index] = worker.report();
-  side.device_ns[index] = worker.counters().snapshot().phase_ns(probe::Phase::device);
   LcoreOutcome& outcome = side.lcores[index];
   outcome.lcore = worker.lcore();
   outcome.probe = probe::to_json(side.reports[index]);
-  outcome.probe["device_ns"] = side.device_ns[index];
   outcome.pages = memory::name(worker.arena().page_kind());
 }
 

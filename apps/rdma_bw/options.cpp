@@ -1,6 +1,7 @@
 #include "options.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
@@ -62,17 +63,20 @@ void add_side(CLI::App& app, Raw& raw) {
 }
 
 void add_device(CLI::App& app, Raw& raw, Options& options) {
+  const std::string driver_help =
+      fmt::format("auto or one of {} (default: auto, the first that has the device)",
+                  fmt::join(driver::built_in_drivers(), ", "));
   const std::string group = "Device and connection";
-  const auto text = [&](const char* names, std::string& out, const char* type, const char* help) {
+  const auto text = [&](const char* names, std::string& out, const char* type, const std::string& help) {
     app.add_option(names, out, help)->type_name(type)->group(group);
   };
-  text("--driver", options.driver, "NAME", "auto or soft (default: auto)");
+  text("--driver", options.driver, "NAME", driver_help);
   text("-d,--ib-dev", options.device, "NAME", "Device (default: the first)");
   text("-i,--ib-port", raw.device_port, "N", "Port of the device (default: 1)");
   text("-x,--gid-index", raw.gid, "N", "GID (default: one of a kind that both sides have)");
   text("-m,--mtu", raw.mtu, "BYTES", "256 to 4096 (default: the port's; the smaller of both sides holds)");
   text("-p,--port", raw.port, "N", "TCP port of the handshake (default: 18515)");
-  app.add_flag("--loopback", options.loopback, "Both sides in this process: half of the lcores serve the other half")
+  app.add_flag("--loopback", options.loopback, "Both sides in this process: half of the lcores serve the other half; one lcore does both")
       ->group(group);
   text("--soft-faults", options.driver_options.soft_faults, "SPEC", "Software NIC: loss=1e-3,reorder=0.01,seed=7,…");
   text("--soft-pcap", options.driver_options.soft_pcap, "FILE",
@@ -187,10 +191,11 @@ void read_device(const Raw& raw, Options& options) {
     refuse("--soft-wire inproc reaches this process only", "Add --loopback, or use shm");
   if (options.loopback && !options.server.empty())
     refuse("--loopback is both sides, and a server was named too", "Leave out one of them");
-  if (options.loopback && options.lcores.lcores && options.lcores.lcores->size() % 2 != 0)
+  if (options.loopback && options.lcores.lcores && options.lcores.lcores->size() > 1 &&
+      options.lcores.lcores->size() % 2 != 0)
     refuse(fmt::format("--loopback needs as many lcores for one side as for the other, and {} were named",
                        options.lcores.lcores->size()),
-           "Name an even number");
+           "Name an even number, or one that both share");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <cerrno>
 #include <cstring>
 
@@ -38,8 +39,8 @@ LcoreOutcome read_lcore(const json& from) {
   out.windows.width_ns = from.at("window_ns").get<std::uint64_t>();
   out.windows.messages = from.at("windows").get<std::vector<std::uint64_t>>();
   const std::uint64_t width = out.windows.width_ns;
-  if (out.windows.messages.size() > WindowLog::capacity || width < WindowLog::first_width_ns ||
-      (width / WindowLog::first_width_ns & (width / WindowLog::first_width_ns - 1)) != 0 ||
+  const std::uint64_t times = width / WindowLog::first_width_ns;
+  if (out.windows.messages.size() > WindowLog::capacity || !std::has_single_bit(times) ||
       width % WindowLog::first_width_ns != 0)
     refuse("their windows make no sense");
   out.probe = from.at("probe");

@@ -34,7 +34,6 @@ struct SideOutcome {
 
   // Of this side only: what an outcome is made of.
   std::vector<probe::LcoreReport> reports;
-  std::vector<double> device_ns;        // spent on the device's own work, per lcore
   std::vector<std::string> notes;       // what differs from what was asked for
 };
 

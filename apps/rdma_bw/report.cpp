@@ -150,11 +150,7 @@ void TextReport::costs(const SideSetup& setup, const Round& round, const RoundFi
   for (const probe::LcoreReport& report : round.mine.reports) line(probe::table_row(report));
   for (std::size_t i = 0; i < round.mine.reports.size(); ++i) {
     const probe::LcoreReport& report = round.mine.reports[i];
-    const double total_ns = report.counters.total_ns();
     std::string text = fmt::format(" lcore {}:", report.lcore);
-    if (round.mine.device_ns[i] > 0 && total_ns > 0)
-      text += fmt::format(" the software NIC took {:.1f} % of the time (part of app);",
-                          100 * round.mine.device_ns[i] / total_ns);
     if (report.preemption) text += fmt::format(" {};", report.preemption->explain());
     const std::uint64_t messages = round.mine.lcores[i].sent + round.mine.lcores[i].received;
     const std::string counted = per_message(report.hardware.instructions, messages, "instructions") +

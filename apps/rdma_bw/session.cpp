@@ -62,7 +62,7 @@ void advise(const Options& options, lcore::Plan plan) {
   for (const lcore::Advice& one : plan.advice) spdlog::warn("{}: {}", one.text, one.fix);
 }
 
-// Those lcores of a plan from `first` on.
+// `count` lcores of a plan, from `first` on.
 lcore::Plan part_of(const lcore::Plan& plan, std::size_t first, std::size_t count) {
   lcore::Plan part = plan;
   const auto begin = plan.lcores.begin() + static_cast<std::ptrdiff_t>(first);
@@ -318,15 +318,16 @@ int run_loopback(const Options& options, Stop& stop) {
   require_possible(read_parameters(options.given), link.device, link.mtu_bytes);
   Cores cores(options.lcores, opened.device->info().numa_node);
   cores.choose(options.lcores.lcores ? options.lcores.lcores->size() : 2);
-  if (cores.plan().lcores.size() < 2)
-    throw Error(EINVAL, {.attempted = "run both sides in this process (--loopback)",
-                         .why = fmt::format("each needs an lcore of its own, and only {} can be had",
-                                            lcore::lcores_text(cores.plan().cpus())),
-                         .remedy = "Name two with --lcores, or run a server and a client"});
   advise(options, cores.plan());
-  const std::size_t half = cores.plan().lcores.size() / 2;
+  const std::size_t count = cores.plan().lcores.size();
+  const std::size_t half = std::max<std::size_t>(1, count / 2);
   Options sized = options;
   sized.given[parameter::lcores] = std::to_string(half);
+  if (count == 1) {
+    spdlog::warn("both sides share {}: the figures are of two workers that take turns",
+                 lcore::lcores_text(cores.plan().cpus()));
+    if (!sized.lcores.idle) sized.lcores.idle = lcore::Idle::sleep;
+  }
   const net::Hello hello = make_hello(sized, link);
 
   net::TcpListener listener(net::Address{.host = "127.0.0.1", .port = 0});
@@ -346,7 +347,7 @@ int run_loopback(const Options& options, Stop& stop) {
     try {
       const net::Agreement agreement = net::exchange_hello(socket, hello, net::Deadline::after(hello_limit, stop.fd()));
       SideSetup setup = agree(sized, link, agreement, net::Role::client);
-      setup.plan = part_of(cores.plan(), half, half);
+      setup.plan = part_of(cores.plan(), count - half, half);
       reporter.begin(setup, info_of(opened, socket, agreement.peer));
       code = run_rounds(setup, socket, stop.fd(), reporter, [&] { return stop.look() != 0; });
     } catch (const Error& error) {

@@ -121,7 +121,6 @@ SideOutcome run_workers(const SideSetup& setup, const RoundConfig& config, net::
   SideOutcome side;
   side.lcores.resize(lcores);
   side.reports.resize(lcores);
-  side.device_ns.resize(lcores);
   for (unsigned i = 0; i < lcores; ++i) side.lcores[i].lcore = setup.plan.lcores[i].cpu;
 
   Shared shared;
@@ -187,7 +186,7 @@ Round run_round(const SideSetup& setup, std::uint64_t size, net::Socket& socket,
   } catch (const Error& error) {
     const int code = error.code().value();
     if (code == ECONNABORTED || code == ECONNRESET) throw;
-    if (socket.peer_closed()) rethrow_for_peer_gone(socket, error);
+    if (code == EIO && socket.peer_closed()) rethrow_for_peer_gone(socket, error);
     net::refuse(socket, {.why = fmt::format("the {} had to give up: {}", name(setup.role), error.what()),
                          .remedy = error.text().remedy});
     throw;

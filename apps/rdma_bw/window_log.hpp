@@ -14,7 +14,7 @@ namespace pollen::bw {
 
 // Equal windows, from the beginning of the measurement on.
 struct WindowSeries {
-  std::uint64_t width_ns = 0;
+  std::uint64_t width_ns = 1'000'000;
   std::vector<std::uint64_t> messages;
 
   // Windows of `width_ns`, a multiple of the present width by a power of two. One at the end that is not

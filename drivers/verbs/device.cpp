@@ -37,7 +37,8 @@ VerbsDevice::VerbsDevice(ibv_context* context, driver::DeviceInfo info)
   if (const int failed = ibv_query_device(context, &device); failed != 0)
     context_.fail(failed, "read the limits of the device");
   ibv_port_attr port{};
-  if (const int failed = ibv_query_port(context, 1, &port); failed != 0) context_.fail(failed, "query port 1");
+  if (const int failed = ibv_query_port(context, 1, &port); failed != 0)
+    context_.fail(failed, "query port 1");
   ports_there_are_ = device.phys_port_cnt;
   has_atomics_ = device.atomic_cap != IBV_ATOMIC_NONE;
   limits_ = ring_limits(context_.limits(), port.max_msg_sz);
@@ -65,8 +66,9 @@ std::unique_ptr<driver::Port> VerbsDevice::open_port(std::uint32_t port) {
     throw Error(ENETDOWN, {.attempted = fmt::format("open port {}", port),
                            .on = info_.name,
                            .why = "the port is down",
-                           .remedy = interface.empty() ? "Check cable, switch and subnet manager"
-                                                       : fmt::format("Check the cable, or: ip link set {} up", interface)});
+                           .remedy = interface.empty()
+                                         ? "Check cable, switch and subnet manager"
+                                         : fmt::format("Check the cable, or: ip link set {} up", interface)});
   }
   return std::make_unique<VerbsPort>(*this, port, info);
 }
@@ -89,8 +91,9 @@ void VerbsDevice::distribute_events() {
     const VerbsPort* const owner = owner_of(raw);
     if (const auto event = describe(raw, info_.name))
       for (VerbsPort* port : ports_)
-        if (owner != nullptr ? port == owner
-                             : event->kind == driver::Event::Kind::device_fatal || event->number == port->number())
+        if (owner != nullptr
+                ? port == owner
+                : event->kind == driver::Event::Kind::device_fatal || event->number == port->number())
           port->add_event(*event);
     ibv_ack_async_event(&raw);
   }

@@ -56,7 +56,8 @@ std::string description_of(const std::string& device, bool iwarp, const std::str
   std::error_code ignored;
   const fs::path kernel_driver = fs::read_symlink(home / "device/driver", ignored).filename();
   if (kernel_driver.empty())
-    return fmt::format("{} in the kernel's software, not a NIC; through libibverbs", iwarp ? "iWARP" : "RoCE");
+    return fmt::format("{} in the kernel's software, not a NIC; through libibverbs",
+                       iwarp ? "iWARP" : "RoCE");
   return fmt::format("{}, through libibverbs", kernel_driver.string());
 }
 

@@ -34,8 +34,10 @@ const VerbsPort* owner_of(const ibv_async_event& event) noexcept {
     case IBV_EVENT_PATH_MIG_ERR:
     case IBV_EVENT_QP_LAST_WQE_REACHED:
       return &static_cast<VerbsQp*>(event.element.qp->qp_context)->port();
-    case IBV_EVENT_CQ_ERR: return static_cast<VerbsPort*>(event.element.cq->cq_context);
-    default: return nullptr;
+    case IBV_EVENT_CQ_ERR:
+      return static_cast<VerbsPort*>(event.element.cq->cq_context);
+    default:
+      return nullptr;
   }
 }
 
@@ -45,15 +47,19 @@ std::optional<driver::Event> describe(const ibv_async_event& event, const std::s
     case IBV_EVENT_QP_FATAL:
       return of_qp(event, "the device gave it up. Connect again; the kernel log may say why");
     case IBV_EVENT_QP_REQ_ERR:
-      return of_qp(event, "a request of the peer was malformed. Both sides must agree on MTU, PSN and read depth");
+      return of_qp(event,
+                   "a request of the peer was malformed. Both sides must agree on MTU, PSN and read depth");
     case IBV_EVENT_QP_ACCESS_ERR:
-      return of_qp(event, "the peer asked for memory that it may not touch. Check its rkey and the region's access");
+      return of_qp(event,
+                   "the peer asked for memory that it may not touch. Check its rkey and the region's access");
     case IBV_EVENT_CQ_ERR:
-      return driver::Event{Kind::cq_overrun, 0,
-                           fmt::format("{}: a completion queue overran, and its QPs are broken. Create it with more "
-                                       "entries",
-                                       device)};
-    case IBV_EVENT_PORT_ACTIVE: return of_port(event, Kind::port_up, fmt::format("{} port {} is up", device, port));
+      return driver::Event{
+          Kind::cq_overrun, 0,
+          fmt::format("{}: a completion queue overran, and its QPs are broken. Create it with more "
+                      "entries",
+                      device)};
+    case IBV_EVENT_PORT_ACTIVE:
+      return of_port(event, Kind::port_up, fmt::format("{} port {} is up", device, port));
     case IBV_EVENT_PORT_ERR: {
       const std::string interface = network_interface(device, static_cast<std::uint32_t>(port));
       return of_port(event, Kind::port_down,
@@ -62,14 +68,17 @@ std::optional<driver::Event> describe(const ibv_async_event& event, const std::s
     }
     case IBV_EVENT_GID_CHANGE:
     case IBV_EVENT_LID_CHANGE:
-      return of_port(event, Kind::gid_change,
-                     fmt::format("{} port {}: its addresses have changed. Connections over one that is gone fail: "
-                                 "connect again",
-                                 device, port));
+      return of_port(
+          event, Kind::gid_change,
+          fmt::format("{} port {}: its addresses have changed. Connections over one that is gone fail: "
+                      "connect again",
+                      device, port));
     case IBV_EVENT_DEVICE_FATAL:
-      return driver::Event{Kind::device_fatal, 0,
-                           fmt::format("{} has failed or was removed. Close it; the kernel log may say why", device)};
-    default: return std::nullopt;
+      return driver::Event{
+          Kind::device_fatal, 0,
+          fmt::format("{} has failed or was removed. Close it; the kernel log may say why", device)};
+    default:
+      return std::nullopt;
   }
 }
 

@@ -91,7 +91,8 @@ void Receiver::complete(const ibv_wc& completion) noexcept {
   if (completion.status == IBV_WC_SUCCESS) {
     fields.opcode = cqe_opcode(completion);
     fields.byte_len = completion.byte_len;
-    fields.imm = fields.opcode == MLX5_CQE_RESP_SEND_INV ? completion.invalidated_rkey : big_endian(completion.imm_data);
+    fields.imm = fields.opcode == MLX5_CQE_RESP_SEND_INV ? completion.invalidated_rkey
+                                                         : big_endian(completion.imm_data);
     fields.src_qpn = completion.src_qp;
     fields.grh = (completion.wc_flags & IBV_WC_GRH) != 0;
   } else {

@@ -40,7 +40,8 @@ std::unique_ptr<driver::Region> VerbsPd::register_memory(std::span<std::byte> me
   if (memory.empty()) refuse(EINVAL, "there is none", "Register a byte or more");
   const bool remote_change = allows(access, Access::remote_write) || allows(access, Access::remote_atomic);
   if (remote_change && !allows(access, Access::local_write))
-    refuse(EINVAL, "remote write and remote atomic access need local write access, too", "Add Access::local_write");
+    refuse(EINVAL, "remote write and remote atomic access need local write access, too",
+           "Add Access::local_write");
   if (allows(access, Access::remote_invalidate))
     refuse(EOPNOTSUPP, "libibverbs lets peers end the keys of memory windows only",
            "Leave out Access::remote_invalidate");
@@ -50,7 +51,8 @@ std::unique_ptr<driver::Region> VerbsPd::register_memory(std::span<std::byte> me
   MrHandle handle(ibv_reg_mr(handle_.get(), memory.data(), memory.size(), flags));
   if (handle == nullptr) {
     if (errno == EFAULT)
-      refuse(EFAULT, "not all of it is mapped, or it is mapped read-only", "Register memory that the process may write");
+      refuse(EFAULT, "not all of it is mapped, or it is mapped read-only",
+             "Register memory that the process may write");
     device_.context().fail(errno, fmt::format("register {} bytes of memory", memory.size()));
   }
   return std::make_unique<VerbsRegion>(std::move(handle), handle_);

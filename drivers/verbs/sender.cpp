@@ -34,30 +34,43 @@ struct Kind {
 
 Kind kind_of(std::uint8_t opcode, Transport transport) noexcept {
   switch (opcode) {
-    case MLX5_OPCODE_SEND: return {IBV_WR_SEND, true, 0};
-    case MLX5_OPCODE_SEND_IMM: return {IBV_WR_SEND_WITH_IMM, true, 0};
-    default: break;
+    case MLX5_OPCODE_SEND:
+      return {IBV_WR_SEND, true, 0};
+    case MLX5_OPCODE_SEND_IMM:
+      return {IBV_WR_SEND_WITH_IMM, true, 0};
+    default:
+      break;
   }
   if (transport == Transport::ud) return {};
   switch (opcode) {
-    case MLX5_OPCODE_RDMA_WRITE: return {IBV_WR_RDMA_WRITE, true, 1};
-    case MLX5_OPCODE_RDMA_WRITE_IMM: return {IBV_WR_RDMA_WRITE_WITH_IMM, true, 1};
-    default: break;
+    case MLX5_OPCODE_RDMA_WRITE:
+      return {IBV_WR_RDMA_WRITE, true, 1};
+    case MLX5_OPCODE_RDMA_WRITE_IMM:
+      return {IBV_WR_RDMA_WRITE_WITH_IMM, true, 1};
+    default:
+      break;
   }
   if (transport == Transport::uc) return {};
   switch (opcode) {
-    case MLX5_OPCODE_SEND_INVAL: return {IBV_WR_SEND_WITH_INV, true, 0};
-    case MLX5_OPCODE_RDMA_READ: return {IBV_WR_RDMA_READ, true, 1};
-    case MLX5_OPCODE_ATOMIC_CS: return {IBV_WR_ATOMIC_CMP_AND_SWP, true, 2};
-    case MLX5_OPCODE_ATOMIC_FA: return {IBV_WR_ATOMIC_FETCH_AND_ADD, true, 2};
-    default: return {};
+    case MLX5_OPCODE_SEND_INVAL:
+      return {IBV_WR_SEND_WITH_INV, true, 0};
+    case MLX5_OPCODE_RDMA_READ:
+      return {IBV_WR_RDMA_READ, true, 1};
+    case MLX5_OPCODE_ATOMIC_CS:
+      return {IBV_WR_ATOMIC_CMP_AND_SWP, true, 2};
+    case MLX5_OPCODE_ATOMIC_FA:
+      return {IBV_WR_ATOMIC_FETCH_AND_ADD, true, 2};
+    default:
+      return {};
   }
 }
 
 bool is_atomic(std::uint8_t opcode) noexcept {
   return opcode == MLX5_OPCODE_ATOMIC_CS || opcode == MLX5_OPCODE_ATOMIC_FA;
 }
-bool returns_data(std::uint8_t opcode) noexcept { return opcode == MLX5_OPCODE_RDMA_READ || is_atomic(opcode); }
+bool returns_data(std::uint8_t opcode) noexcept {
+  return opcode == MLX5_OPCODE_RDMA_READ || is_atomic(opcode);
+}
 
 }  // namespace
 
@@ -70,12 +83,14 @@ Sender::Sender(const queue::SendRing& ring, SenderSetup setup)
   bounce_ = std::make_unique<std::byte[]>(bytes);
   bounce_mr_.reset(ibv_reg_mr(setup_.pd.get(), bounce_.get(), bytes, 0));
   if (bounce_mr_ == nullptr)
-    throw Error(errno, {.attempted = fmt::format("register {} bytes for inline data", bytes),
-                        .on = ibv_get_device_name(setup_.qp->context->device),
-                        .why = fmt::format("the device takes {} bytes inline, and its copies of up to {} bytes found "
-                                           "no registered memory: {}",
-                                           setup_.provider_inline_bytes, ring_.max_inline_bytes, std::strerror(errno)),
-                        .remedy = "Ask for less inline data, or raise the limit of locked memory (ulimit -l)"});
+    throw Error(
+        errno,
+        {.attempted = fmt::format("register {} bytes for inline data", bytes),
+         .on = ibv_get_device_name(setup_.qp->context->device),
+         .why = fmt::format("the device takes {} bytes inline, and its copies of up to {} bytes found "
+                            "no registered memory: {}",
+                            setup_.provider_inline_bytes, ring_.max_inline_bytes, std::strerror(errno)),
+         .remedy = "Ask for less inline data, or raise the limit of locked memory (ulimit -l)"});
 }
 
 void Sender::reset(std::uint64_t wr_tag) noexcept {
@@ -160,7 +175,8 @@ std::uint8_t Sender::translate(std::uint32_t index, Taken& taken) noexcept {
   const bool datagram = setup_.transport == Transport::ud;
   const Kind kind = kind_of(taken.opcode, setup_.transport);
   const std::uint32_t data = 1U + (datagram ? 3U : kind.head_segments);
-  if (!kind.known || wqe.segments() < data || (is_atomic(taken.opcode) && !setup_.atomics)) return operation_error;
+  if (!kind.known || wqe.segments() < data || (is_atomic(taken.opcode) && !setup_.atomics))
+    return operation_error;
 
   Chain& chain = setup_.chain;
   ibv_send_wr& request = chain.sends[chain.requests];
@@ -179,7 +195,8 @@ std::uint8_t Sender::translate(std::uint32_t index, Taken& taken) noexcept {
   if (datagram) {
     queue::DatagramSegment to;
     std::byte* const bytes = reinterpret_cast<std::byte*>(&to);
-    for (std::uint32_t i = 0; i < 3; ++i) std::memcpy(bytes + i * queue::segment_bytes, wqe.segment(1 + i), queue::segment_bytes);
+    for (std::uint32_t i = 0; i < 3; ++i)
+      std::memcpy(bytes + i * queue::segment_bytes, wqe.segment(1 + i), queue::segment_bytes);
     request.wr.ud.ah = setup_.addresses.find(setup_.pd, to);
     if (request.wr.ud.ah == nullptr) return operation_error;
     request.wr.ud.remote_qpn = big_endian(to.av.dqp_dct) & 0xffffff;

@@ -14,7 +14,9 @@ namespace pollen::verbs {
 
 namespace {
 
-bool is_iwarp(const FoundDevice& found) noexcept { return found.device->transport_type == IBV_TRANSPORT_IWARP; }
+bool is_iwarp(const FoundDevice& found) noexcept {
+  return found.device->transport_type == IBV_TRANSPORT_IWARP;
+}
 
 driver::DeviceInfo describe(const FoundDevice& found) {
   return {found.name, "verbs", description_of(found.name, is_iwarp(found)), found.numa_node};
@@ -22,7 +24,9 @@ driver::DeviceInfo describe(const FoundDevice& found) {
 
 // Empty: the first that can be used.
 const FoundDevice& choose(const std::vector<FoundDevice>& devices, const std::string& wanted) {
-  const auto fits = [&](const FoundDevice& found) { return wanted.empty() ? !is_iwarp(found) : found.name == wanted; };
+  const auto fits = [&](const FoundDevice& found) {
+    return wanted.empty() ? !is_iwarp(found) : found.name == wanted;
+  };
   const auto found = std::ranges::find_if(devices, fits);
   if (found != devices.end()) return *found;
   if (wanted.empty()) return devices.front();
@@ -49,15 +53,17 @@ class VerbsDriver final : public driver::Driver {
     const DeviceList list;
     if (list.devices().empty()) {
       const NoDevice none = why_no_device();
-      throw Error(ENODEV, {.attempted = wanted.empty() ? "open an RDMA device" : fmt::format("open device {}", wanted),
+      throw Error(ENODEV, {.attempted =
+                               wanted.empty() ? "open an RDMA device" : fmt::format("open device {}", wanted),
                            .why = none.why,
                            .remedy = none.remedy});
     }
     const FoundDevice& chosen = choose(list.devices(), wanted);
     if (is_iwarp(chosen))
-      throw Error(EOPNOTSUPP, {.attempted = fmt::format("use device {}", chosen.name),
-                               .why = "it is an iWARP device, whose queue pairs connect through rdma_cm only",
-                               .remedy = "Use a RoCE or InfiniBand device, or the software NIC (--driver soft)"});
+      throw Error(EOPNOTSUPP,
+                  {.attempted = fmt::format("use device {}", chosen.name),
+                   .why = "it is an iWARP device, whose queue pairs connect through rdma_cm only",
+                   .remedy = "Use a RoCE or InfiniBand device, or the software NIC (--driver soft)"});
     ibv_context* const context = ibv_open_device(chosen.device);
     if (context == nullptr) throw not_opened(chosen.name, errno);
     return std::make_unique<VerbsDevice>(context, describe(chosen));

@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::uint32_t poll_batch = 32;
 
-void require(const char* what, std::uint64_t asked, std::uint64_t least, std::uint64_t most, const std::string& device) {
+void require(const char* what, std::uint64_t asked, std::uint64_t least, std::uint64_t most,
+             const std::string& device) {
   if (asked >= least && asked <= most) return;
   throw Error(EINVAL, {.attempted = fmt::format("create {} of {}", what, asked),
                        .on = device,
@@ -95,7 +96,8 @@ std::uint32_t VerbsPort::drain(VerbsCq& cq) noexcept {
     const ibv_wc& completion = completions[static_cast<std::size_t>(i)];
     const std::uint32_t slot = slot_of(completion.wr_id);
     // A QP that is gone may have left completions behind, and its slot may be another's by now.
-    if (slot >= slots_.size() || slots_[slot] == nullptr || slots_[slot]->qpn() != completion.qp_num) continue;
+    if (slot >= slots_.size() || slots_[slot] == nullptr || slots_[slot]->qpn() != completion.qp_num)
+      continue;
     slots_[slot]->complete(completion);
   }
   return static_cast<std::uint32_t>(std::max(0, count));
@@ -120,8 +122,8 @@ void VerbsPort::report_overrun(const VerbsCq& cq) noexcept {
   try {
     add_event({driver::Event::Kind::cq_overrun, 0,
                fmt::format("{}: a completion queue of {} entries overran, and its QPs are broken. Create "
-                                        "it with more entries",
-                                        device_.info().name, cq.ring().entries)});
+                           "it with more entries",
+                           device_.info().name, cq.ring().entries)});
   } catch (...) {
     // No memory for the words: the QPs are in error all the same.
   }

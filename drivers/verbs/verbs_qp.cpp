@@ -21,7 +21,8 @@ void ring_doorbell(void* qp, const queue::CtrlSegment*) noexcept { static_cast<V
 
 }  // namespace
 
-VerbsQp::VerbsQp(VerbsPort& port, PdHandle pd, VerbsCq& send_cq, VerbsCq& recv_cq, const driver::QpConfig& config)
+VerbsQp::VerbsQp(VerbsPort& port, PdHandle pd, VerbsCq& send_cq, VerbsCq& recv_cq,
+                 const driver::QpConfig& config)
     : port_(port), pd_(std::move(pd)), send_cq_(send_cq), recv_cq_(recv_cq), transport_(config.transport) {
   const ibv_qp_cap given = create(config);
   allocate(config);
@@ -37,8 +38,9 @@ VerbsQp::VerbsQp(VerbsPort& port, PdHandle pd, VerbsCq& send_cq, VerbsCq& recv_c
                                        .provider_wrs = given.max_send_wr,
                                        .provider_sge = given.max_send_sge,
                                        .provider_inline_bytes = given.max_inline_data,
-                                       .max_message_bytes = transport_ == Transport::ud ? port.mtu_bytes()
-                                                                                        : port.device().limits().max_message_bytes,
+                                       .max_message_bytes = transport_ == Transport::ud
+                                                                ? port.mtu_bytes()
+                                                                : port.device().limits().max_message_bytes,
                                        .atomics = port.device().has_atomics()});
     receiver_.emplace(recv_, ReceiverSetup{.qp = handle_.get(),
                                            .qpn = send_.qpn,
@@ -83,18 +85,20 @@ ibv_qp_cap VerbsQp::create(const driver::QpConfig& config) {
   }
   const int errnum = errno;
   const std::string text =
-      fmt::format("create a {} QP for {} sends of {} pieces and {} receives of {}", name(transport_), config.send_wrs,
-                  config.send_sge, config.recv_wrs, config.recv_sge);
+      fmt::format("create a {} QP for {} sends of {} pieces and {} receives of {}", name(transport_),
+                  config.send_wrs, config.send_sge, config.recv_wrs, config.recv_sge);
   if (errnum != ENOMEM && transport_ != Transport::rc)
-    port_.device().context().fail(errnum, text, fmt::format("The device may lack {}: use RC", name(transport_)));
+    port_.device().context().fail(errnum, text,
+                                  fmt::format("The device may lack {}: use RC", name(transport_)));
   port_.device().context().fail(errnum, text, errnum == ENOMEM ? "" : "Ask for smaller queues");
 }
 
 void VerbsQp::allocate(const driver::QpConfig& config) {
   // As libmlx5 sizes its rings: room for send_wrs requests of the largest kind.
   const std::uint32_t head = transport_ == Transport::ud ? 4 : 2;
-  const std::uint32_t data = std::max(std::max(config.send_sge, 1U),
-                                      config.inline_bytes == 0 ? 1 : queue::inline_segments(config.inline_bytes));
+  const std::uint32_t data =
+      std::max(std::max(config.send_sge, 1U),
+               config.inline_bytes == 0 ? 1 : queue::inline_segments(config.inline_bytes));
   const std::uint32_t per_request = queue::blocks_of_segments(std::max(head + data, 4U));
   const std::uint32_t blocks = std::min(std::bit_ceil(config.send_wrs * per_request), queue::max_send_blocks);
   const std::uint32_t entries = config.recv_wrs == 0 ? 0 : std::bit_ceil(config.recv_wrs);
@@ -117,8 +121,9 @@ void VerbsQp::allocate(const driver::QpConfig& config) {
 void VerbsQp::to_init(const driver::InitConfig& config) {
   driver::InitConfig given = config;
   if (!port_.device().has_atomics())
-    given.remote_access = static_cast<driver::Access>(static_cast<std::uint32_t>(config.remote_access) &
-                                                      ~static_cast<std::uint32_t>(driver::Access::remote_atomic));
+    given.remote_access =
+        static_cast<driver::Access>(static_cast<std::uint32_t>(config.remote_access) &
+                                    ~static_cast<std::uint32_t>(driver::Access::remote_atomic));
   verbs::to_init(context(), handle_.get(), port_.number(), given);
   receiver_->start();
   receiver_->advance();
@@ -142,11 +147,13 @@ void VerbsQp::to_rtr(const driver::RtrConfig& config) {
             fmt::format("the MTU {} is beyond the port's {}", config.mtu_bytes, port_.mtu_bytes()),
             "Ask for less, or raise the network interface's MTU");
     require(((config.remote_qpn | config.remote_psn) >> 24) == 0,
-            "the peer's QP number or PSN has more than 24 bits", "The handshake gave nonsense: connect again");
+            "the peer's QP number or PSN has more than 24 bits",
+            "The handshake gave nonsense: connect again");
   }
   if (transport_ == Transport::rc)
     require(config.reads_in <= limits.max_reads_in,
-            fmt::format("{} incoming READs at a time are beyond the device's {}", config.reads_in, limits.max_reads_in),
+            fmt::format("{} incoming READs at a time are beyond the device's {}", config.reads_in,
+                        limits.max_reads_in),
             "Ask for less");
   verbs::to_rtr(context(), handle_.get(), port_.number(), port_.needs_grh(), config);
 }
@@ -155,7 +162,8 @@ void VerbsQp::to_rts(const driver::RtsConfig& config) {
   const std::uint32_t most = port_.device().limits().max_reads_out;
   if (transport_ == Transport::rc)
     require(config.reads_out <= most,
-            fmt::format("{} outstanding READs are beyond the device's {}", config.reads_out, most), "Ask for less");
+            fmt::format("{} outstanding READs are beyond the device's {}", config.reads_out, most),
+            "Ask for less");
   driver::RtsConfig given = config;
   given.local_psn &= 0xffffff;
   verbs::to_rts(context(), handle_.get(), given);
@@ -216,7 +224,8 @@ void VerbsQp::complete(const ibv_wc& completion) noexcept {
     receiver_->complete(completion);
   else
     sender_->complete(static_cast<std::uint16_t>(completion.wr_id), completion.status, completion.vendor_err);
-  if (completion.status == IBV_WC_SUCCESS) [[likely]] return;
+  if (completion.status == IBV_WC_SUCCESS) [[likely]]
+    return;
   // An error takes both halves along, but for a send of UC or UD, which stops only sends.
   if (receive || transport_ == Transport::rc) {
     sender_->fail();

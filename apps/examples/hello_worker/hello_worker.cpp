@@ -1,5 +1,5 @@
 // hello_worker: a worker app, whole. On each lcore a worker sends messages to and fro between two
-// queue pairs of its own, on the software NIC, and reports what that cost.
+// queue pairs of its own and reports what that cost. Without a NIC it takes the software one.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -86,16 +86,16 @@ void run(int argc, char** argv) {
   app.add_option("-n,--rounds", rounds, "Round trips per worker")->check(CLI::PositiveNumber);
   lcore::parse_command_line(app, lcores, argc, argv);
 
-  const auto device = soft::make_driver({.wire = soft::Wire::in_process})->open("");
+  const driver::OpenedDevice opened = driver::open_device("auto", "", {.soft_in_process = true});
   const lcore::Plan plan =
       lcore::make_plan(lcore::Machine::read(), {.lcores = lcores.lcores, .taken = lcore::held_lcores()});
   RuntimeOptions options{.realtime = lcores.realtime, .strict = lcores.strict};
   options.worker.arena_bytes = 1 << 20;
   options.worker.idle = lcores.idle.value_or(lcore::default_idle(plan));
-  Runtime runtime(*device, plan, options);
+  Runtime runtime(*opened.device, plan, options);
   const worker::RunResult result = runtime.run([&](unsigned) { return Hello(rounds); });
   fmt::print("{} round trips of {} bytes on each lcore; {}\n\n{}\n", rounds, message_bytes,
-             device->info().description, worker::to_text(result));
+             opened.device->info().description, worker::to_text(result));
 }
 
 }  // namespace

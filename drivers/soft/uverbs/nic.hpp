@@ -93,6 +93,7 @@ class Nic final : public IncidentListener {
   std::atomic<std::uint32_t> commands_{0};
   std::condition_variable has_qps_;
   std::uint32_t spin_turns_;
+  std::uint64_t nap_ns_ = 0;  // the shortest
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -4,6 +4,8 @@
 // Differences that the format allows, and that are looked at here:
 // - the QP number in the ctrl segment: the twins are two QPs
 // - CE: our queue signals some WQEs besides those that were asked for; never fewer
+// - a datagram's UDP source port, which libmlx5 draws anew for each address handle
+// - the compare operand of FETCH_ADD, which has none: libmlx5 leaves what stood there
 // - bytes behind inline data, up to the end of its segment: nobody reads them
 #include <algorithm>
 #include <chrono>
@@ -50,6 +52,8 @@ std::uint32_t compare(const std::byte* theirs, const std::byte* ours, std::uint3
     const std::uint32_t bytes = meaningful_bytes(r, datagram, segments);
     for (std::uint32_t i = 0; i < bytes; ++i) {
       if (i >= 4 && i <= 6) continue;
+      if (datagram && (i == 30 || i == 31)) continue;
+      if (r.op == queue::Opcode::fetch_add && i >= 40 && i < 48) continue;
       unsigned a = byte(theirs, i);
       const unsigned b = byte(ours, i);
       if (i == 11 && !r.signal) a |= b & queue::ctrl_signal;
@@ -74,7 +78,9 @@ Total one_pass(driver::Device& device, const driver::QpConfig& config, unsigned 
   Bench bench(device);
   Theirs theirs(bench.context(), bench.ibv(), device, config, builder, Peer::nobody);
   Ours ours(device, *bench.pd, config, Peer::nobody);
-  REQUIRE(theirs.blocks() == ours.blocks());
+  // libmlx5 may size two rings differently for the same request; a single pass needs no more than the
+  // smaller one.
+  const std::uint32_t blocks = std::min(theirs.blocks(), ours.blocks());
   Destination to;
   mlx5::Handle<ibv_ah> ah;
   if (config.transport == driver::Transport::ud) {
@@ -88,13 +94,13 @@ Total one_pass(driver::Device& device, const driver::QpConfig& config, unsigned 
   Generator generator(seed, bench.memory, bench.region->lkey(), config);
   Total total;
   std::uint32_t at = 0;
-  for (std::uint32_t n = seed % 7 + 1; at + 16 * n < theirs.blocks() && total.requests + n < config.send_wrs; n = n % 9 + 1) {
+  for (std::uint32_t n = seed % 7 + 1; at + 16 * n < blocks && total.requests + n < config.send_wrs; n = n % 9 + 1) {
     std::vector<Request> requests;
     for (std::uint32_t i = 0; i < n; ++i) requests.push_back(generator.next());
     REQUIRE(post(theirs.get(), requests, to));
     REQUIRE(post_ours(ours.qp(), requests, to));
     std::string difference;
-    at = compare(theirs.ring(), ours.ring(), theirs.blocks(), at, requests, config.transport == driver::Transport::ud, difference);
+    at = compare(theirs.ring(), ours.ring(), blocks, at, requests, config.transport == driver::Transport::ud, difference);
     REQUIRE(difference == "");
     REQUIRE(theirs.send_record() == ours.send_record());
     REQUIRE(ours.send_record() == (at & 0xffff));
@@ -135,12 +141,13 @@ TEST_SUITE("mlx5.referee") {
     Theirs theirs(bench.context(), bench.ibv(), *device, config, false, Peer::itself);
     Ours ours(*device, *bench.pd, config, Peer::itself);
     REQUIRE(theirs.blocks() == ours.blocks());
-    const queue::Remote remote{reinterpret_cast<std::uint64_t>(bench.memory.data() + 32768), bench.region->rkey()};
+    const queue::Remote remote{reinterpret_cast<std::uint64_t>(bench.memory.data() + 40960), bench.region->rkey()};
     Generator generator(5, std::span(bench.memory).first(16384), bench.region->lkey(), config, remote);
-    const queue::Sge sink{bench.memory.data() + 16384, 16384, bench.region->lkey()};
+    const queue::Sge sink{bench.memory.data() + 16384, 24576, bench.region->lkey()};
     std::uint32_t at = 0;
     std::vector<bool> crossed(64, false);  // by how many 16-byte segments lay before the ring's end
-    for (int round = 0; round < 3000; ++round) {
+    // Until the 16-bit producer index has gone round as well.
+    for (int round = 0; at <= 0x10000 + 256; ++round) {
       std::vector<Request> requests;
       for (int i = 0; i < 1 + round % 3; ++i) requests.push_back(generator.next());
       requests.back().signal = true;
@@ -184,6 +191,5 @@ TEST_SUITE("mlx5.referee") {
       }
     }
     CHECK(std::count(crossed.begin(), crossed.end(), true) >= 3);
-    CHECK(at > 65536);  // the 16-bit producer index has gone round as well
   }
 }

@@ -83,7 +83,7 @@ int victim(const soft::SoftOptions& wire, Talk talk) {
     if (ud.control().state() == QpState::error || revived % 64 == 63) revive(ud, true);
   }
   if (!end.holds(0, guard_bytes, 1) || !end.holds(guard_bytes + open_bytes, guard_bytes, 2)) return 2;
-  CHILD_REQUIRE(revived > 100);
+  CHILD_REQUIRE(revived > 20);
   // It still serves who behaves.
   Pair pair({}, wire);
   CHILD_REQUIRE(pair.a.qp().send_burst().write(pair.a.sge(0, 8), pair.b.remote(0)));
@@ -157,8 +157,8 @@ void attack(Mask mask) {
   soft::TxLane tx(*lane);
   Random random{0x9e3779b97f4a7c15ULL + static_cast<std::uint64_t>(mask)};
   std::uint64_t sent = 0;
-  const auto stop = std::chrono::steady_clock::now() + std::chrono::milliseconds(1500);
-  while (std::chrono::steady_clock::now() < stop && is_alive(inbox->owner())) {
+  const auto stop = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (sent < 200'000 && std::chrono::steady_clock::now() < stop && is_alive(inbox->owner())) {
     end.port->progress()();
     for (int i = 0; i < 64 && tx.has_room(); ++i) {
       soft::Packet packet = garbage(random, target);
@@ -177,6 +177,7 @@ void attack(Mask mask) {
     if (random.below(1000) == 0) lane->header.references_refused.store(static_cast<std::uint32_t>(random()));
   }
   lane->header.sender_engine = engine;
+  REQUIRE(is_alive(inbox->owner()));
   CHECK(sent > 1000);
   child.talk().send(char{1});
   CHECK(child.wait(std::chrono::seconds(20), [&] { end.port->progress()(); }) == 0);
@@ -203,9 +204,8 @@ TEST_SUITE("soft.hostile") {
     auto inbox = directory.open_inbox(0, soft::engine_of_qpn(target.qpns[0]));
     REQUIRE(inbox != nullptr);
     Random random{42};
-    const auto stop = std::chrono::steady_clock::now() + std::chrono::milliseconds(1000);
-    while (std::chrono::steady_clock::now() < stop && is_alive(inbox->owner())) {
-      end.port->progress()();
+    for (int round = 0; round < 300'000 && (round % 1000 != 0 || is_alive(inbox->owner())); ++round) {
+      if (round % 256 == 0) end.port->progress()();
       soft::Inbox& memory = inbox->inbox();
       const auto i = static_cast<std::uint32_t>(random.below(soft::max_lanes));
       memory.header.lanes_in_use.store(random(), std::memory_order_relaxed);
@@ -216,9 +216,10 @@ TEST_SUITE("soft.hostile") {
       memory.header.wake_fd.store(static_cast<std::int32_t>(random()), std::memory_order_relaxed);
       memory.header.sleeping.store(static_cast<std::uint32_t>(random.below(2)), std::memory_order_relaxed);
     }
+    REQUIRE(is_alive(inbox->owner()));
     child.talk().send(char{1});
     const int code = child.wait(std::chrono::seconds(20), [&] { end.port->progress()(); });
-    // Its own engine's inbox is ruined, so that it may not reach itself; it may not crash or run wild.
-    CHECK((code == 0 || code == 1));
+    // How often its connections broke is another matter.
+    CHECK_MESSAGE((code == 0 || code == 1), "it ended with ", code);
   }
 }

@@ -28,9 +28,12 @@ namespace rig {
 class TempDir {
  public:
   TempDir() {
-    char name[] = "/tmp/pollen-soft-XXXXXX";
-    if (mkdtemp(name) == nullptr) std::abort();
-    path_ = name;
+    // In memory where that can be: an inbox on a disk takes its time.
+    for (const char* base : {"/dev/shm", "/tmp"}) {
+      path_ = std::string(base) + "/pollen-soft-XXXXXX";
+      if (mkdtemp(path_.data()) != nullptr) return;
+    }
+    std::abort();
   }
   ~TempDir() {
     std::error_code ignored;

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "pollen/base/error.hpp"
-#include "rig.hpp"
+#include "process_rig.hpp"
 
 using namespace rig;
 
@@ -17,23 +17,9 @@ namespace {
 
 // What one thread tells the other, in place of a handshake.
 struct Exchange {
-  struct Side {
-    driver::Gid gid;
-    std::uint32_t qpn = 0;
-    std::uint64_t address = 0;
-    std::uint32_t rkey = 0;
-  };
-  Side sides[2];
+  PeerInfo sides[2];
   std::barrier<> meet{2};
 };
-
-void connect_to(End& end, const Exchange::Side& peer, const QpOptions& options) {
-  driver::RtrConfig rtr = options.rtr;
-  rtr.path.remote_gid = peer.gid;
-  rtr.path.local_gid_index = 1;
-  rtr.remote_qpn = peer.qpn;
-  end.qp().connect(options.init, rtr, options.rts);
-}
 
 bool in_time(const std::function<bool()>& done) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
@@ -63,9 +49,9 @@ TEST_SUITE("soft.threads") {
       const auto length = [](std::uint64_t n) { return static_cast<std::uint32_t>(8 + n * 37 % 5000); };
       std::thread first([&] {
         End end(*device, options);
-        exchange.sides[0] = {end.gid, end.qp().qpn(), 0, 0};
+        exchange.sides[0] = info_of(end);
         exchange.meet.arrive_and_wait();
-        connect_to(end, exchange.sides[1], options);
+        connect_to(end, end.qp(), exchange.sides[1], options);
         exchange.meet.arrive_and_wait();
         std::uint64_t posted = 0;
         std::uint64_t completed = 0;
@@ -92,12 +78,12 @@ TEST_SUITE("soft.threads") {
       });
       std::thread second([&] {
         End end(*device, options);
-        exchange.sides[1] = {end.gid, end.qp().qpn(), 0, 0};
+        exchange.sides[1] = info_of(end);
         std::uint64_t buffers = 0;
         for (; buffers < 32; ++buffers) end.qp().post_receive(end.sge(buffers % 32 * 8192, 8192), buffers);
         end.qp().publish_receives();
         exchange.meet.arrive_and_wait();
-        connect_to(end, exchange.sides[0], options);
+        connect_to(end, end.qp(), exchange.sides[0], options);
         exchange.meet.arrive_and_wait();
         std::uint64_t seen = 0;
         if (!in_time([&] {
@@ -217,9 +203,8 @@ TEST_SUITE("soft.threads") {
       CAPTURE(static_cast<int>(kind));
       soft::SoftOptions wire;
       wire.wire = kind;
-      char name[] = "/tmp/pollen-threads-XXXXXX";
-      REQUIRE(mkdtemp(name) != nullptr);
-      wire.shm_dir = name;
+      TempDir dir;
+      wire.shm_dir = dir.path();
       {
         auto driver = soft::make_driver(wire);
         auto device = driver->open("");
@@ -248,8 +233,7 @@ TEST_SUITE("soft.threads") {
           REQUIRE(different.size() == threads);
         }
       }
-      unlink((std::string(name) + "/soft0").c_str());
-      CHECK(rmdir(name) == 0);
+      CHECK(dir.files().size() == (kind == soft::Wire::in_process ? 0 : 1));
     }
   }
 }

@@ -28,7 +28,9 @@ struct Machine {
   fs::path root;
 };
 
-bool holds(const std::string& sentence, const std::string& words) { return sentence.find(words) != std::string::npos; }
+bool holds(const std::string& sentence, const std::string& words) {
+  return sentence.find(words) != std::string::npos;
+}
 
 }  // namespace
 
@@ -54,12 +56,13 @@ TEST_SUITE("verbs.discovery") {
     machine.file("sys/class/infiniband_verbs/uverbs0/ibdev", "mlx5_0");
     machine.file("sys/class/infiniband_verbs/uverbs3/ibdev", "rxe0");
     const Error missing = verbs::not_opened("rxe0", ENODEV, machine.root);
-    MESSAGE(missing.what());
+    MESSAGE(std::string(missing.what()));
     CHECK(holds(missing.what(), "its node /dev/infiniband/uverbs3 is not"));
     CHECK(holds(missing.what(), "--device=/dev/infiniband/uverbs3"));
 
     machine.file("dev/infiniband/uverbs3", "");
-    CHECK(holds(verbs::not_opened("rxe0", EACCES, machine.root).what(), "may not open /dev/infiniband/uverbs3"));
+    CHECK(holds(verbs::not_opened("rxe0", EACCES, machine.root).what(),
+                "may not open /dev/infiniband/uverbs3"));
     CHECK(holds(verbs::not_opened("rxe0", EIO, machine.root).what(), "/dev/infiniband/uverbs3"));
     CHECK(holds(verbs::not_opened("siw0", ENODEV, machine.root).what(), "has just gone"));
   }

@@ -9,10 +9,10 @@ TEST_SUITE("verbs.status") {
   TEST_CASE("every syndrome has its libibverbs status, and back") {
     for (const Status status :
          {Status::success, Status::local_length_error, Status::local_qp_operation_error,
-          Status::local_protection_error, Status::flushed, Status::memory_window_bind_error, Status::bad_response,
-          Status::local_access_error, Status::remote_invalid_request, Status::remote_access_error,
-          Status::remote_operation_error, Status::retry_exceeded, Status::rnr_retry_exceeded,
-          Status::remote_aborted}) {
+          Status::local_protection_error, Status::flushed, Status::memory_window_bind_error,
+          Status::bad_response, Status::local_access_error, Status::remote_invalid_request,
+          Status::remote_access_error, Status::remote_operation_error, Status::retry_exceeded,
+          Status::rnr_retry_exceeded, Status::remote_aborted}) {
       CAPTURE(name(status));
       CHECK(verbs::to_wc_status(status) != IBV_WC_GENERAL_ERR);
       CHECK(verbs::to_syndrome(verbs::to_wc_status(status)) == status);

@@ -3,13 +3,12 @@
 // Without a device the suites skip, and say so; in the guest (POLLEN_GUEST) one must be there.
 #pragma once
 
-#include "../soft/rig.hpp"
-
 #include <poll.h>
 
 #include <cstdlib>
 #include <memory>
 
+#include "../soft/rig.hpp"
 #include "pollen/base/error.hpp"
 #include "pollen/drivers/verbs/verbs.hpp"
 
@@ -26,8 +25,8 @@ inline driver::Device* device() {
     try {
       return driver->open("");
     } catch (const Error& error) {
-      if (in_guest()) FAIL(error.what());
-      MESSAGE(std::string("skipped: ") + error.what());
+      if (in_guest()) FAIL(std::string(error.what()));
+      MESSAGE("skipped: " << std::string(error.what()));
       return std::unique_ptr<driver::Device>();
     }
   }();
