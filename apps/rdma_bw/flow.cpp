@@ -34,10 +34,10 @@ driver::QpConfig qp_config(const RoundConfig& config, const driver::Limits& limi
   if (config.activity.active) {
     // A queue signals each quarter of its ring at least: it has to be larger than the depth for a
     // rarer signal.
-    const std::uint32_t for_signals = std::min(4 * config.signal_every, limits.max_send_wrs / 4);
-    qp.send_wrs = std::max(config.layout.tx_depth, for_signals);
+    const std::uint32_t most = limits.max_send_wrs / blocks_per_send(config.test, limits);
+    qp.send_wrs = std::max(config.layout.tx_depth, std::min(4 * config.signal_every, most));
     if (config.layout.has_trailer || config.test.validate) qp.send_wrs = std::max(qp.send_wrs, 2U);
-    if (config.test.op != Op::read) qp.inline_bytes = std::min(config.test.inline_bytes, limits.max_inline_bytes);
+    if (config.test.op != Op::read) qp.inline_bytes = config.test.inline_bytes;  // the worker cuts it to the limit
   }
   return qp;
 }

@@ -5,10 +5,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 
 #include "pollen/base/error.hpp"
+#include "pollen/net/fd.hpp"
 
 namespace pollen::bw {
 
@@ -141,34 +144,33 @@ std::string JsonReport::text() const {
 JsonFile::JsonFile(std::string path) : path_(std::move(path)) {
   if (path_ == "-") return;
   struct stat info {};
-  const bool special = ::stat(path_.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
-  if (!special) temporary_ = fmt::format("{}.{}", path_, ::getpid());
-  const char* file = special ? path_.c_str() : temporary_.c_str();
-  fd_ = net::Fd(::open(file, O_WRONLY | O_CLOEXEC | (special ? 0 : O_CREAT | O_EXCL), 0644));
-  if (!fd_) {
-    temporary_.clear();
-    fail(errno);
-  }
+  const bool there = ::stat(path_.c_str(), &info) == 0;
+  special_ = there && !S_ISREG(info.st_mode);
+  const auto directory = std::filesystem::absolute(path_).parent_path();
+  if (there && S_ISDIR(info.st_mode)) fail(EISDIR);
+  if (::access(special_ ? path_.c_str() : directory.c_str(), W_OK) != 0) fail(errno);
 }
 
-JsonFile::~JsonFile() {
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
-}
-
-void JsonFile::write(const std::string& text) {
+void JsonFile::write(const std::string& text) const {
   if (path_ == "-") {
     if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) fail(errno);
     return;
   }
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t part = ::write(fd_.get(), text.data() + done, text.size() - done);
-    if (part < 0 && errno == EINTR) continue;
-    if (part < 0) fail(errno);
-    done += static_cast<std::size_t>(part);
+  const std::string file = special_ ? path_ : fmt::format("{}.{}", path_, ::getpid());
+  const net::Fd fd(::open(file.c_str(), O_WRONLY | O_CLOEXEC | (special_ ? 0 : O_CREAT | O_TRUNC), 0644));
+  if (!fd) fail(errno);
+  int errnum = 0;
+  for (std::size_t done = 0; done < text.size() && errnum == 0;) {
+    const ssize_t part = ::write(fd.get(), text.data() + done, text.size() - done);
+    if (part >= 0)
+      done += static_cast<std::size_t>(part);
+    else if (errno != EINTR)
+      errnum = errno;
   }
-  if (temporary_.empty()) return;
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
-  temporary_.clear();
+  if (!special_ && errnum == 0 && ::rename(file.c_str(), path_.c_str()) != 0) errnum = errno;
+  if (errnum == 0) return;
+  if (!special_) ::unlink(file.c_str());
+  fail(errnum);
 }
 
 void JsonFile::fail(int errnum) const {

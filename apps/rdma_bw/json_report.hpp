@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "pollen/net/fd.hpp"
 #include "report.hpp"
 
 namespace pollen::bw {
@@ -28,23 +27,18 @@ class JsonReport {
   bool gbits_;
 };
 
-// Where the document goes: opened before the run, so that what can't be written is known then; a file is
-// replaced in one go at the end.
+// Where the document goes. What can't be written is refused before the run; a file is replaced in one go.
 class JsonFile {
  public:
   explicit JsonFile(std::string path);  // "-": standard output
-  ~JsonFile();
-  JsonFile(const JsonFile&) = delete;
-  JsonFile& operator=(const JsonFile&) = delete;
 
-  void write(const std::string& text);
+  void write(const std::string& text) const;
 
  private:
   [[noreturn]] void fail(int errnum) const;
 
   std::string path_;
-  std::string temporary_;  // empty: written to directly
-  net::Fd fd_;
+  bool special_ = false;  // a pipe or a device: written to as it is
 };
 
 }  // namespace pollen::bw

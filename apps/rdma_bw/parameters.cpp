@@ -9,7 +9,7 @@
 
 #include "numbers.hpp"
 #include "pollen/base/error.hpp"
-#include "pollen/memory/page.hpp"
+#include "pollen/queue/format.hpp"
 
 namespace pollen::bw {
 
@@ -215,7 +215,9 @@ void require_possible(const TestParameters& test, const driver::Device& device, 
                          .why = fmt::format("the device allows {} at most", most),
                          .remedy = remedy});
   };
-  require(test.tx_depth, limits.max_send_wrs, "sends per QP (-t)", "Give a smaller -t");
+  const std::uint32_t blocks = blocks_per_send(test, limits);
+  require(test.tx_depth, limits.max_send_wrs / blocks, "sends per QP (-t)",
+          blocks == 1 ? "Give a smaller -t" : "Give a smaller -t or -I");
   require(test.rx_depth, limits.max_recv_wrs, "receives per QP (-r)", "Give a smaller -r");
   require(test.qps, limits.max_qps, "QPs per lcore (-q)", "Give a smaller -q");
   // One completion queue per lcore for each direction, with room for all that may complete.
@@ -230,6 +232,13 @@ void require_possible(const TestParameters& test, const driver::Device& device, 
                            .on = device.info().name,
                            .why = fmt::format("a datagram is one packet, and the MTU is {} bytes", mtu_bytes),
                            .remedy = "Give a smaller -s, or use RC"});
+}
+
+std::uint32_t blocks_per_send(const TestParameters& test, const driver::Limits& limits) noexcept {
+  const std::uint32_t head = test.is_ud() ? 4 : 2;
+  const std::uint32_t inline_bytes = std::min(test.inline_bytes, limits.max_inline_bytes);
+  const std::uint32_t data = inline_bytes == 0 ? 1 : queue::inline_segments(inline_bytes);
+  return queue::blocks_of_segments(std::max(head + data, 4U));
 }
 
 std::uint32_t signal_every(const TestParameters& test, std::uint64_t size) noexcept {

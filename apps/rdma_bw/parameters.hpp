@@ -79,7 +79,10 @@ Given settle(const Given& client, const Given& server, net::Role role);
 // Throws an Error that names the limit, if this device can't run the test.
 void require_possible(const TestParameters& test, const driver::Device& device, std::uint32_t mtu_bytes);
 
-// What every -Q of 0 means: perftest's 100, but no more than a quarter of the depth, and every one above 8 KiB.
+// Basic blocks that a send takes in the ring, at most.
+std::uint32_t blocks_per_send(const TestParameters& test, const driver::Limits& limits) noexcept;
+
+// What a -Q of 0 means: perftest's 100, but no more than a quarter of the depth, and every one above 8 KiB.
 std::uint32_t signal_every(const TestParameters& test, std::uint64_t size) noexcept;
 
 // perftest's sizes for -a: powers of two from 2 bytes to 8 MiB; for UD up to the MTU.

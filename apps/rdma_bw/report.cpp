@@ -108,58 +108,67 @@ void TextReport::interval(std::uint64_t size, std::uint64_t messages, std::uint6
   line(text);
 }
 
-void TextReport::round(const SideSetup&, const Round& round, const RoundFigures& figures) {
+void TextReport::round(const Round& round, const RoundFigures& figures) {
   const bool several = figures.lcores.size() > 1;
   if (several)
     for (const Row& one : figures.lcores) row(round.size, one, true);
   row(round.size, figures.sum, several);
 }
 
-void TextReport::costs(const SideSetup& setup, const Round& round, const RoundFigures& figures) {
+void TextReport::measured(const Round& round, const RoundFigures& figures) {
   const auto rate = [&](double bytes_per_s) { return in_report_unit(8 * bytes_per_s, options_.gbits); };
-  line(fmt::format(" Measured       : {} bytes, {} messages in {}", round.size, figures.sum.messages,
+  line(fmt::format(" Measured       : {} messages of {} bytes in {}", figures.sum.messages, round.size,
                    time_text(figures.sum.duration_ns)));
-  if (figures.window_bytes.windows != 0)
-    line(fmt::format(" Windows        : {} of {}: min {:.2f}, mean {:.2f}, max {:.2f} {}", figures.window_bytes.windows,
-                     time_text(figures.window_ns), rate(figures.window_bytes.min), rate(figures.window_bytes.mean),
-                     rate(figures.window_bytes.max), options_.gbits ? "Gb/sec" : "MiB/sec"));
-  else
-    line(" Windows        : none, the test took less than 1 ms");
-  if (figures.figures.dropped_percent && setup.test.is_ud()) {
-    std::uint64_t sent = 0, received = 0;
-    for (const SideOutcome* side : {&round.mine, &round.theirs})
-      for (const LcoreOutcome& one : side->lcores) {
-        sent += one.sent;
-        received += one.received;
-      }
-    line(fmt::format(" Received       : {} of {} datagrams ({:.3f} % dropped)", received, sent,
-                     *figures.figures.dropped_percent));
+  if (figures.window_bytes.windows == 0) return line(" Windows        : none, the test took less than 1 ms");
+  line(fmt::format(" Windows        : {} of {}: min {:.2f}, mean {:.2f}, max {:.2f} {}", figures.window_bytes.windows,
+                   time_text(figures.window_ns), rate(figures.window_bytes.min), rate(figures.window_bytes.mean),
+                   rate(figures.window_bytes.max), options_.gbits ? "Gb/sec" : "MiB/sec"));
+}
+
+// What the receivers say: how many came, and in what state.
+void TextReport::received(const SideSetup& setup, const Round& round, const RoundFigures& figures) {
+  std::uint64_t sent = 0, received = 0, checked = 0, damaged = 0;
+  std::string first;
+  for (const SideOutcome* side : {&round.mine, &round.theirs})
+    for (const LcoreOutcome& one : side->lcores) {
+      sent += one.sent;
+      received += one.received;
+      checked += one.checked;
+      damaged += one.damaged;
+      if (first.empty() && !one.first_damage.empty()) first = ", first: " + one.first_damage;
+    }
+  if (setup.test.is_ud())
+    line(fmt::format(" Received       : {} of {} datagrams of {} bytes ({:.3f} % dropped)", received, sent, round.size,
+                     figures.figures.dropped_percent.value_or(0)));
+  if (setup.test.validate)
+    line(fmt::format(" Data validation: {} messages of {} bytes checked, {} damaged{}", checked, round.size, damaged,
+                     first));
+}
+
+void TextReport::lcore(const Round& round, std::size_t index) {
+  const probe::LcoreReport& report = round.mine.reports[index];
+  const std::uint64_t messages = round.mine.lcores[index].sent + round.mine.lcores[index].received;
+  const std::string counted = per_message(report.hardware.instructions, messages, "instructions") +
+                              per_message(report.hardware.cycles, messages, "cycles") +
+                              per_message(report.hardware.cache_misses, messages, "cache misses");
+  line(fmt::format(" lcore {}: {}; hardware counters: {}", report.lcore,
+                   report.preemption ? report.preemption->explain() : "preemption is not watched",
+                   counted.empty() ? report.hardware_status : "per message" + counted));
+}
+
+void TextReport::costs(const SideSetup& setup, const std::vector<std::pair<Round, RoundFigures>>& rounds) {
+  for (const auto& [round, figures] : rounds) {
+    if (rounds.size() == 1) measured(round, figures);
+    received(setup, round, figures);
   }
-  if (setup.test.validate) {
-    std::uint64_t checked = 0, damaged = 0;
-    std::string first;
-    for (const SideOutcome* side : {&round.mine, &round.theirs})
-      for (const LcoreOutcome& one : side->lcores) {
-        checked += one.checked;
-        damaged += one.damaged;
-        if (first.empty() && !one.first_damage.empty()) first = ", first: " + one.first_damage;
-      }
-    line(fmt::format(" Data validation: {} messages checked, {} damaged{}", checked, damaged, first));
-  }
-  line(probe::table_header());
-  for (const probe::LcoreReport& report : round.mine.reports) line(probe::table_row(report));
-  for (std::size_t i = 0; i < round.mine.reports.size(); ++i) {
-    const probe::LcoreReport& report = round.mine.reports[i];
-    std::string text = fmt::format(" lcore {}:", report.lcore);
-    if (report.preemption) text += fmt::format(" {};", report.preemption->explain());
-    const std::uint64_t messages = round.mine.lcores[i].sent + round.mine.lcores[i].received;
-    const std::string counted = per_message(report.hardware.instructions, messages, "instructions") +
-                                per_message(report.hardware.cycles, messages, "cycles") +
-                                per_message(report.hardware.cache_misses, messages, "cache misses");
-    text += counted.empty() ? fmt::format(" hardware counters {}", report.hardware_status)
-                            : fmt::format(" per message{}", counted);
-    line(text);
-  }
+  const bool several = rounds.size() > 1;
+  line((several ? "  #bytes " : "") + probe::table_header());
+  for (const auto& [round, figures] : rounds)
+    for (const probe::LcoreReport& report : round.mine.reports)
+      line((several ? fmt::format("{:>8} ", round.size) : "") + probe::table_row(report));
+  if (several) return;
+  for (const auto& [round, figures] : rounds)
+    for (std::size_t i = 0; i < round.mine.reports.size(); ++i) lcore(round, i);
 }
 
 void TextReport::notes(const std::vector<std::string>& notes) {

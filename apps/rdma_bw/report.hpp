@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "expect.hpp"
@@ -54,8 +55,9 @@ class TextReport {
   void header(const SideSetup& setup, const RunInfo& info);
   void columns();
   void line_of_result();
-  void round(const SideSetup& setup, const Round& round, const RoundFigures& figures);
-  void costs(const SideSetup& setup, const Round& round, const RoundFigures& figures);
+  void round(const Round& round, const RoundFigures& figures);
+  // Of one size in full; of several a table.
+  void costs(const SideSetup& setup, const std::vector<std::pair<Round, RoundFigures>>& rounds);
   void notes(const std::vector<std::string>& notes);
   void verdict(const Verdict& verdict);
   void interval(std::uint64_t size, std::uint64_t messages, std::uint64_t ns);  // of --run_infinitely
@@ -64,6 +66,9 @@ class TextReport {
 
  private:
   void line(std::string_view text);
+  void received(const SideSetup& setup, const Round& round, const RoundFigures& figures);
+  void measured(const Round& round, const RoundFigures& figures);
+  void lcore(const Round& round, std::size_t index);
   void row(std::uint64_t size, const Row& row, bool labelled);
 
   std::FILE* out_;

@@ -186,7 +186,7 @@ class Reporter {
     interrupted_ = interrupted_ || round.mine.interrupted || round.theirs.interrupted;
     if (silent_) return;
     RoundFigures figures = figures_of(setup, round);
-    text_.round(setup, round, figures);
+    text_.round(round, figures);
     json_->round(setup, round, figures);
     rounds_.emplace_back(std::move(round), std::move(figures));
   }
@@ -198,10 +198,9 @@ class Reporter {
     int code = exit_well;
     text_.progress({});
     text_.line_of_result();
-    for (const auto& [round, figures] : rounds_) {
-      text_.costs(setup, round, figures);
+    text_.costs(setup, rounds_);
+    for (const auto& [round, figures] : rounds_)
       if (figures.figures.errors.value_or(0) > 0) code = exit_damaged;
-    }
     if (!rounds_.empty()) text_.notes(rounds_.back().first.mine.notes);
     for (const auto& [round, figures] : rounds_)
       for (const Expectation& expectation : options_.expectations) {

@@ -192,6 +192,10 @@ void Engine::dispatch(const Incoming& from, const Packet& packet, const std::byt
 bool Engine::transmit_all() noexcept {
   if (active_.empty()) return false;
   turn_qps_.swap(active_);
+  // Another one begins each time: on a lane that is always full the first would take all of it.
+  if (turn_qps_.size() > 1)
+    std::rotate(turn_qps_.begin(), turn_qps_.begin() + turn_ % static_cast<std::uint32_t>(turn_qps_.size()),
+                turn_qps_.end());
   for (SoftQp* qp : turn_qps_) {
     qp->active = false;
     if (!qp->can_receive()) continue;

@@ -66,6 +66,22 @@ void RegionTable::end(std::uint32_t key) noexcept {
   free_.push_back(key >> 8);
 }
 
+void RegionTable::change(std::uint32_t key, std::uint32_t pd, std::span<std::byte> memory, driver::Access access,
+                         std::uint64_t address) noexcept {
+  const std::lock_guard guard(mutex_);
+  RegionEntry* entry = entry_of(key);
+  if (entry == nullptr) return;
+  entry->key.store(0, std::memory_order_release);
+  wait_for_turns();
+  entry->pd = pd;
+  entry->access = access;
+  entry->address = address;
+  entry->bytes = memory.size();
+  entry->shift = reinterpret_cast<std::uint64_t>(memory.data()) - address;
+  entry->backing_fd = own_address_space;
+  entry->key.store(key, std::memory_order_release);
+}
+
 bool RegionTable::invalidate(std::uint32_t key, std::uint32_t pd) noexcept {
   RegionEntry* entry = entry_of(key);
   if (entry == nullptr || key == 0 || entry->key.load(std::memory_order_acquire) != key || entry->pd != pd ||

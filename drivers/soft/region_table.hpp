@@ -59,6 +59,9 @@ class RegionTable {
   std::uint32_t add(std::uint32_t pd, std::span<std::byte> memory, driver::Access access,
                     driver::SharedBacking backing, std::uint64_t address);
   void end(std::uint32_t key) noexcept;
+  // Another memory, domain or access behind the same key.
+  void change(std::uint32_t key, std::uint32_t pd, std::span<std::byte> memory, driver::Access access,
+              std::uint64_t address) noexcept;
 
   // The region with this key in this protection domain that covers the range and grants `access`;
   // null otherwise. Inside an engine's turn.

@@ -96,6 +96,8 @@ std::uint32_t payload_of(const SoftQp& qp, const Packet& packet) noexcept {
   return (psns_of(packet) - 1) * qp.mtu + packet.payload_bytes;
 }
 
+constexpr std::uint32_t answer_budget = 64;  // response packets of a QP per turn
+
 enum class Scatter : std::uint8_t { done, too_long, protection };
 
 // Writes into the buffer at the head of the receive ring, from `offset` on.
@@ -467,11 +469,10 @@ void on_datagram(Engine& engine, SoftQp& qp, const Packet& packet, const std::by
 void answer(Engine& engine, SoftQp& qp) noexcept {
   Responder& s = qp.responder;
   if (!qp.can_receive()) return;
-  while (s.job_head != s.job_tail) {
+  for (std::uint32_t budget = answer_budget; s.job_head != s.job_tail; ++s.job_head) {
     ResponseJob& job = s.job(s.job_head);
     while (job.sent < job.packets)
-      if (!send_response(engine, qp, job)) return;
-    ++s.job_head;
+      if (budget-- == 0 || !send_response(engine, qp, job)) return;
   }
   if (s.nak_due != 0) {
     if (!send_acknowledge(engine, qp, s.nak_due, s.expected_psn)) return;

@@ -8,10 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "pollen/queue/format.hpp"
+
 namespace pollen::verbs {
 
 inline constexpr std::uint32_t chain_requests = 64;
-inline constexpr std::uint32_t max_gather = 30;
+inline constexpr std::uint32_t max_gather = 30;  // what a QP may ask for; a WQE may still claim more
 
 struct Chain {
   std::array<ibv_send_wr, chain_requests> sends;
@@ -29,7 +31,7 @@ struct Chain {
     unwrapped_used = false;
   }
   bool has_room() const noexcept {
-    return requests < chain_requests && sges_used + max_gather <= sges.size() && !unwrapped_used;
+    return requests < chain_requests && sges_used + queue::max_segments <= sges.size() && !unwrapped_used;
   }
   ibv_sge& add_sge(std::uint64_t address, std::uint32_t bytes, std::uint32_t lkey) noexcept {
     return sges[sges_used++] = {address, bytes, lkey};

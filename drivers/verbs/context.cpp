@@ -102,11 +102,14 @@ NoDevice why_no_device(const std::string& root) {
             "Check that a NIC is there (lspci) and its driver loaded (modprobe mlx5_ib), or use --driver soft"};
   if (!fs::exists(sys / "infiniband_verbs", ignored) || !holds_anything(sys / "infiniband_verbs"))
     return {"the kernel has RDMA devices, but ib_uverbs is not loaded", "Load it: modprobe ib_uverbs"};
-  const fs::path nodes = fs::path(root) / "dev/infiniband";
-  if (!fs::exists(nodes, ignored) || !holds_anything(nodes))
-    return {"there are RDMA devices, but no device nodes in /dev/infiniband",
-            "In a container pass them in (docker run --device=/dev/infiniband/uverbs0 --cap-add=IPC_LOCK); on a host "
-            "start udev"};
+  // libibverbs leaves a device out that has no node.
+  for (const auto& entry : fs::directory_iterator(sys / "infiniband_verbs", ignored)) {
+    const std::string node = fmt::format("/dev/infiniband/{}", entry.path().filename().string());
+    if (fs::exists(entry.path() / "ibdev", ignored) && !fs::exists(fs::path(root) / node.substr(1), ignored))
+      return {fmt::format("there are RDMA devices, but their node {} is missing", node),
+              fmt::format("In a container pass it in (docker run --device={} --cap-add=IPC_LOCK); on a host start udev",
+                          node)};
+  }
   return {"no provider library of libibverbs knows the devices that there are",
           "Install the providers: apt-get install ibverbs-providers"};
 }

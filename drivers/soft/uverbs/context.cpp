@@ -171,7 +171,9 @@ void Context::alloc_uar(Command& command) {
 }
 
 void* Context::map(void* address, std::size_t bytes, int protection, int flags, std::uint64_t offset) noexcept {
-  const std::uint64_t kind = offset >> 20;
+  std::uint64_t kind = offset >> 20;
+  if (kind == MLX5_IB_MMAP_CLOCK_INFO && (offset >> 12 & 0xff) == MLX5_IB_CLOCK_INFO_V1)
+    kind = 256 + UarPages::clock_page;
   if (kind < 256 || nic_ == nullptr || Nic::existing() != nic_) {
     errno = EINVAL;
     return MAP_FAILED;

@@ -1,6 +1,7 @@
 // What the device and its port are: a ConnectX-5 as far as libmlx5 asks, with one Ethernet port.
 #include <infiniband/verbs.h>
 #include <rdma/mlx5-abi.h>
+#include <rdma/mlx5_user_ioctl_cmds.h>
 
 #include <cerrno>
 #include <cstring>
@@ -12,8 +13,9 @@ namespace pollen::soft::uverbs {
 
 void Context::get_context(Command& command) {
   const auto asked = command.in<mlx5_ib_alloc_ucontext_req_v2>(UVERBS_ATTR_UHW_IN);
+  const bool import = command.method() == UVERBS_METHOD_QUERY_CONTEXT;
   // libmlx5 then opens the device without.
-  if ((asked.flags & MLX5_IB_ALLOC_UCTX_DEVX) != 0)
+  if (!import && (asked.flags & MLX5_IB_ALLOC_UCTX_DEVX) != 0)
     refuse(EOPNOTSUPP, "open the device for DEVX", "the software NIC has no firmware to talk to");
   mlx5_ib_alloc_ucontext_resp out{};
   out.qp_tab_size = 1 << 18;
@@ -30,9 +32,10 @@ void Context::get_context(Command& command) {
   out.cqe_version = 1;
   out.cmds_supp_uhw = MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE | MLX5_USER_CMDS_SUPP_UHW_CREATE_AH;
   out.eth_min_inline = MLX5_USER_INLINE_MODE_NONE;
+  out.clock_info_versions = 1 << MLX5_IB_CLOCK_INFO_V1;
   out.log_uar_size = 12;
   out.num_uars_per_page = 1;
-  command.out(UVERBS_ATTR_UHW_OUT, out);
+  command.out(import ? std::uint16_t{MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX} : std::uint16_t{UVERBS_ATTR_UHW_OUT}, out);
   command.out<std::uint32_t>(UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, comp_vectors);
   command.out<std::uint64_t>(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS);
 }

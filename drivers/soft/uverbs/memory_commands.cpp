@@ -96,14 +96,12 @@ void Context::rereg_mr(Command& command) {
     address = asked.hca_va;
   }
   check_memory(reinterpret_cast<std::uint64_t>(memory.data()), memory.size(), (access & IBV_ACCESS_LOCAL_WRITE) != 0);
-  const std::uint32_t key = nic().regions().add(pd->number, memory, to_access(access), {}, address);
-  nic().regions().end(mr->key);
-  mr->key = key;
+  nic().regions().change(mr->key, pd->number, memory, to_access(access), address);
   mr->pd = Use<PdObject>(pd);
   mr->memory = memory;
   mr->address = address;
   mr->access = access;
-  const ib_uverbs_rereg_mr_resp out{key, key};
+  const ib_uverbs_rereg_mr_resp out{mr->key, mr->key};
   command.out(UVERBS_ATTR_CORE_OUT, out);
 }
 

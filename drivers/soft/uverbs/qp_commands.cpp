@@ -139,6 +139,10 @@ void Context::create_qp(Command& command) {
   memory.user_index = asked.uidx;
   auto qp = std::make_unique<QpObject>(nic(), pd, send_cq, recv_cq, srq, asked.bfreg_index, transport, memory);
   qp->cap = command.in<ib_uverbs_qp_cap>(UVERBS_ATTR_CREATE_QP_CAP);
+  if (srq == nullptr) {
+    qp->cap.max_recv_wr = asked.rq_wqe_count;
+    qp->cap.max_recv_sge = memory.recv_stride_bytes / queue::segment_bytes;
+  }
   qp->signal_all = (flags & IB_UVERBS_QP_CREATE_SQ_SIG_ALL) != 0;
   qp->async.object = command.in<std::uint64_t>(UVERBS_ATTR_CREATE_QP_USER_HANDLE);
   qp->async.queue = async_queue(command, UVERBS_ATTR_CREATE_QP_EVENT_FD);

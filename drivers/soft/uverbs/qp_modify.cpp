@@ -127,10 +127,13 @@ driver::RtrConfig rtr_of(const QpAttributes& a) noexcept {
   return rtr;
 }
 
+// Below this the peer's thread may just not have had its turn: local_ca_ack_delay says so.
+constexpr std::uint8_t least_timeout = 16;
+
 driver::RtsConfig rts_of(const QpAttributes& a) noexcept {
   return {.local_psn = a.sq_psn,
           .reads_out = a.max_rd_atomic,
-          .timeout = a.timeout,
+          .timeout = a.timeout == 0 ? std::uint8_t{0} : std::max(a.timeout, least_timeout),
           .retry_count = a.retry_count,
           .rnr_retry = a.rnr_retry};
 }

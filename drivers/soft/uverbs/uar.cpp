@@ -1,5 +1,6 @@
 #include "pollen/drivers/soft/uverbs/uar.hpp"
 
+#include <rdma/mlx5-abi.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -7,11 +8,22 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 
 #include "pollen/base/error.hpp"
 #include "pollen/drivers/soft/uverbs/libc.hpp"
 
 namespace pollen::soft::uverbs {
+
+namespace {
+
+std::uint64_t now_ns(clockid_t clock) noexcept {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+}  // namespace
 
 static_assert(std::endian::native == std::endian::little);
 
@@ -22,6 +34,12 @@ UarPages::UarPages() {
   void* memory = libc::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (memory == MAP_FAILED) throw Error(errno, {.attempted = "map the device's registers"});
   memory_ = static_cast<std::byte*>(memory);
+  mlx5_ib_clock_info clock{};
+  clock.cycles = now_ns(CLOCK_MONOTONIC);
+  clock.nsec = now_ns(CLOCK_REALTIME);
+  clock.mult = 1;
+  clock.mask = ~std::uint64_t{0};
+  std::memcpy(memory_, &clock, sizeof clock);
 }
 
 UarPages::~UarPages() {
@@ -49,7 +67,9 @@ void UarPages::free(std::uint32_t page) noexcept {
 }
 
 void* UarPages::map(std::uint32_t page, void* address, std::size_t bytes, int protection, int flags) noexcept {
-  if (bytes > uar_page_bytes || std::find(used_.begin(), used_.end(), page) == used_.end()) {
+  const bool known = page == clock_page ? (protection & PROT_WRITE) == 0
+                                        : std::find(used_.begin(), used_.end(), page) != used_.end();
+  if (bytes > uar_page_bytes || !known) {
     errno = EINVAL;
     return MAP_FAILED;
   }

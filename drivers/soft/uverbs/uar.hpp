@@ -30,6 +30,10 @@ class UarPages {
   std::uint32_t allocate() noexcept;  // none: all are in use
   void free(std::uint32_t page) noexcept;
 
+  // Page 0 is no register: it tells how timestamps, which are CLOCK_MONOTONIC in ns, become
+  // CLOCK_REALTIME.
+  static constexpr std::uint32_t clock_page = 0;
+
   // Maps a page for the program, where it wants it; MAP_FAILED with errno otherwise.
   void* map(std::uint32_t page, void* address, std::size_t bytes, int protection, int flags) noexcept;
 

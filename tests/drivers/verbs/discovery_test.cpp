@@ -35,7 +35,7 @@ bool holds(const std::string& sentence, const std::string& words) {
 }  // namespace
 
 TEST_SUITE("verbs.discovery") {
-  TEST_CASE("no device, no ib_uverbs and no provider are three different sentences") {
+  TEST_CASE("no device, no ib_uverbs, no node and no provider are different sentences") {
     const Machine none;
     CHECK(holds(verbs::why_no_device(none.root).why, "no RDMA device"));
 
@@ -43,6 +43,12 @@ TEST_SUITE("verbs.discovery") {
     unloaded.file("sys/class/infiniband/rxe0/node_type", "1: CA");
     CHECK(holds(verbs::why_no_device(unloaded.root).why, "ib_uverbs is not loaded"));
     CHECK(holds(verbs::why_no_device(unloaded.root).remedy, "modprobe ib_uverbs"));
+
+    const Machine bare;
+    bare.file("sys/class/infiniband/rxe0/node_type", "1: CA");
+    bare.file("sys/class/infiniband_verbs/uverbs0/ibdev", "rxe0");
+    CHECK(holds(verbs::why_no_device(bare.root).why, "node /dev/infiniband/uverbs0 is missing"));
+    CHECK(holds(verbs::why_no_device(bare.root).remedy, "--device=/dev/infiniband/uverbs0"));
 
     const Machine unknown;
     unknown.file("sys/class/infiniband/rxe0/node_type", "1: CA");

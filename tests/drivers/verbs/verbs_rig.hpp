@@ -18,19 +18,31 @@ using namespace rig;
 
 inline bool in_guest() { return std::getenv("POLLEN_GUEST") != nullptr; }
 
-// Null: this machine has none. Opened once.
-inline driver::Device* device() {
-  static const std::unique_ptr<driver::Driver> driver = verbs::make_driver();
-  static const std::unique_ptr<driver::Device> opened = [] {
+struct Opened {
+  std::unique_ptr<driver::Driver> driver = verbs::make_driver();
+  std::unique_ptr<driver::Device> device;
+  std::string why_not;
+
+  Opened() {
     try {
-      return driver->open("");
+      device = driver->open("");
     } catch (const Error& error) {
-      if (in_guest()) FAIL(std::string(error.what()));
-      MESSAGE("skipped: " << std::string(error.what()));
-      return std::unique_ptr<driver::Device>();
+      why_not = error.what();
     }
-  }();
-  return opened.get();
+  }
+};
+inline Opened& opened() {
+  static Opened once;
+  return once;
+}
+inline driver::Device* device() { return opened().device.get(); }
+
+// False: this machine has no device, and has said so.
+inline bool has_device() {
+  if (device() != nullptr) return true;
+  if (in_guest()) FAIL(opened().why_not);
+  MESSAGE("skipped: " << opened().why_not);
+  return false;
 }
 
 inline bool readable(int fd, std::chrono::milliseconds limit) {
@@ -84,4 +96,4 @@ struct VerbsPair {
 
 // First line of a test case that needs a device.
 #define NEEDS_DEVICE() \
-  if (verbs_rig::device() == nullptr) return
+  if (!verbs_rig::has_device()) return
