@@ -31,6 +31,7 @@ struct OpenedDevice {
 };
 
 // driver: one of those above, or "auto": the first that has the device. device: empty for the first.
-OpenedDevice open_device(std::string_view driver, const std::string& device, const DriverOptions& options = {});
+OpenedDevice open_device(std::string_view driver, const std::string& device,
+                         const DriverOptions& options = {});
 
 }  // namespace pollen::driver

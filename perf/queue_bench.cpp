@@ -2,11 +2,14 @@
 // between two rounds is not timed. Every post is counted with all that its WR costs the poster:
 // wr_id, ring and completion queue space, statistics, 1 signalled in 32.
 //
-// Items are requests or completions: items_per_second is their rate.
+// The counter "ns" is that of an operation in the median round: a round that an interrupt or another
+// thread fell into says nothing about the operation.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <vector>
 
 #include "operations.hpp"
 #include "pollen/probe/tsc.hpp"
@@ -22,10 +25,12 @@ void require(bool done) {
   std::abort();
 }
 
-// Times run(), which does `count` operations; `prepare` and `finish` around it are not timed.
+// Times run(), which does `count` operations and tells whether all of them found room; `prepare` and
+// `finish` around it are not timed.
 template <class Prepare, class Run, class Finish>
 void rounds(benchmark::State& state, std::uint32_t count, Prepare prepare, Run run, Finish finish) {
   const std::uint64_t clock = probe::ordered_reading_cycles();
+  std::vector<double> times_ns;
   for (auto _ : state) {
     prepare();
     const std::uint64_t begin = probe::now_cycles_ordered();
@@ -33,10 +38,12 @@ void rounds(benchmark::State& state, std::uint32_t count, Prepare prepare, Run r
     const std::uint64_t cycles = probe::now_cycles_ordered() - begin;
     require(done);
     finish();
-    state.SetIterationTime(probe::tsc_scale().ns(static_cast<double>(cycles - std::min(cycles, clock))) *
-                           1e-9);
+    times_ns.push_back(probe::tsc_scale().ns(static_cast<double>(cycles - std::min(cycles, clock))));
+    state.SetIterationTime(times_ns.back() * 1e-9);
   }
-  state.SetItemsProcessed(state.iterations() * count);
+  const auto middle = times_ns.begin() + static_cast<std::ptrdiff_t>(times_ns.size() / 2);
+  std::nth_element(times_ns.begin(), middle, times_ns.end());
+  state.counters["ns"] = *middle / count;
 }
 
 constexpr auto nothing = [] {};

@@ -4,7 +4,7 @@
 cxx=${CXX:-c++} # as meson has it
 
 # Debian's package, and what shows that it is there: command:NAME, module:NAME (of pkg-config),
-# header:NAME. On other distributions the names on the right say what to look for.
+# header:NAME, file:PATH. On other distributions the names on the right say what to look for.
 build_needs=(
   'meson command:meson'
   'ninja-build command:ninja'
@@ -30,6 +30,10 @@ test_needs=(
   'python3 command:python3'
   'iproute2 command:ip'
   'procps command:ps'
+  'ibverbs-providers file:/etc/libibverbs.d/mlx5.driver'
+  'ibverbs-utils command:ibv_devinfo'
+  'perftest command:ib_send_bw'
+  'python3-pyverbs file:/usr/lib/python3/dist-packages/pyverbs'
 )
 
 say() { printf '%s\n' "$*" >&2; }
@@ -39,6 +43,7 @@ has() {
   case $1 in
     command:*) command -v "${1#*:}" ;;
     module:*) pkg-config --exists "${1#*:}" ;;
+    file:*) [[ -e ${1#*:} ]] ;;
     header:*) printf '#include <%s>\n' "${1#*:}" | $cxx -fsyntax-only -x c++ - ;;
   esac >/dev/null 2>&1
 }

@@ -65,7 +65,8 @@ class BwApp {
     for (Flow& flow : flows_) flow.left = counted ? config_.test.amount : no_end;
     open_ = flows_.size();
     first_ns_ = worker.clock_ns();
-    stop_ns_ = config_.test.length == LengthKind::seconds ? first_ns_ + config_.test.amount * 1'000'000'000 : no_end;
+    stop_ns_ =
+        config_.test.length == LengthKind::seconds ? first_ns_ + config_.test.amount * 1'000'000'000 : no_end;
     sending_ = true;
   }
 
@@ -80,7 +81,8 @@ class BwApp {
         if (flows_[i].left != 0) work += fill(worker, now_ns, i);
       return work;
     }
-    if (completed_ == posted_) [[unlikely]] return finish(worker);
+    if (completed_ == posted_) [[unlikely]]
+      return finish(worker);
     return 0;
   }
 
@@ -106,9 +108,7 @@ class BwApp {
     if (open_ == 0 && completed_ == posted_ && last_ns_ == 0) last_ns_ = worker.clock_ns();
   }
 
-  void on_receive(worker::Worker& worker, std::span<const queue::Completion> completions)
-    requires receives
-  {
+  void on_receive(worker::Worker& worker, std::span<const queue::Completion> completions) requires receives {
     quiet_turns_ = 0;
     for (const queue::Completion& completion : completions) {
       if (!completion.ok()) [[unlikely]] {
@@ -164,7 +164,8 @@ class BwApp {
     Flow& flow = flows_[index];
     const std::uint32_t under_way = flow.qp->sq().outstanding();
     std::uint64_t room = std::min<std::uint64_t>(tx_depth_ - std::min(under_way, tx_depth_), flow.left);
-    if (pacer_.active()) [[unlikely]] room = std::min(room, pacer_.allowed(now_ns));
+    if (pacer_.active()) [[unlikely]]
+      room = std::min(room, pacer_.allowed(now_ns));
     if (room < batch_ && room < flow.left) return 0;
 
     const auto sample = worker.sample_post(*flow.qp);
@@ -186,7 +187,8 @@ class BwApp {
     flow.left -= done;
     posted_ += done;
     if (flow.left == 0) --open_;
-    if (pacer_.active()) [[unlikely]] pacer_.sent(done);
+    if (pacer_.active()) [[unlikely]]
+      pacer_.sent(done);
     return done;
   }
 
@@ -195,7 +197,8 @@ class BwApp {
   }
 
   template <bool in_line>
-  std::uint32_t post_each(queue::SendBurst& burst, Flow& flow, std::uint32_t index, std::uint32_t count) noexcept {
+  std::uint32_t post_each(queue::SendBurst& burst, Flow& flow, std::uint32_t index,
+                          std::uint32_t count) noexcept {
     const std::size_t stride_bytes = config_.layout.stride_bytes;
     const std::uint32_t size = config_.layout.size;
     SlotRing source = flow.source;
@@ -205,9 +208,10 @@ class BwApp {
       std::byte* const slot = source.take(stride_bytes);
       const std::uint64_t sequence = flow.posted + done;
       if constexpr (validate && kind != Kind::read) fill_slot(flow, slot, sequence);
-      const std::uint64_t address = kind == Kind::send || kind == Kind::send_ud ? 0 : remote.take(stride_bytes);
-      if (!put<in_line>(burst, flow, {slot, size, lkey_}, {address, flow.rkey}, static_cast<std::uint32_t>(sequence),
-                        {.wr_id = index})) {
+      const std::uint64_t address =
+          kind == Kind::send || kind == Kind::send_ud ? 0 : remote.take(stride_bytes);
+      if (!put<in_line>(burst, flow, {slot, size, lkey_}, {address, flow.rkey},
+                        static_cast<std::uint32_t>(sequence), {.wr_id = index})) {
         // Neither slot was used; the burst has room for what was posted before.
         source.at = slot;
         remote.at = address;
@@ -221,8 +225,9 @@ class BwApp {
   }
 
   template <bool in_line>
-  static bool put(queue::SendBurst& burst, const Flow& flow, const queue::Sge& local, const queue::Remote& remote,
-                  [[maybe_unused]] std::uint32_t sequence, const queue::WrOptions& options) noexcept {
+  static bool put(queue::SendBurst& burst, const Flow& flow, const queue::Sge& local,
+                  const queue::Remote& remote, [[maybe_unused]] std::uint32_t sequence,
+                  const queue::WrOptions& options) noexcept {
     const std::span<const std::byte> data(static_cast<const std::byte*>(local.address), local.bytes);
     if constexpr (kind == Kind::send) {
       return in_line ? burst.send_inline(data, options) : burst.send(local, options);
@@ -250,7 +255,8 @@ class BwApp {
     const std::uint64_t slots = flow.remote.slots(config_.layout.stride_bytes);
     for (std::uint32_t i = 0; i < count; ++i) {
       const std::byte* slot = flow.check.take(config_.layout.stride_bytes);
-      check_message({slot, config_.layout.size}, flow.their_key, flow.completed++ % slots, flow.qp->qpn(), outcome_);
+      check_message({slot, config_.layout.size}, flow.their_key, flow.completed++ % slots, flow.qp->qpn(),
+                    outcome_);
     }
   }
 
@@ -263,8 +269,8 @@ class BwApp {
     }
     if constexpr (kind == Kind::write_imm)
       if (completion.imm != static_cast<std::uint32_t>(sequence) && outcome_.damaged++ == 0)
-        outcome_.first_damage = fmt::format("message {} of QP {} came with the immediate of message {}", sequence,
-                                            flow.qp->qpn(), completion.imm);
+        outcome_.first_damage = fmt::format("message {} of QP {} came with the immediate of message {}",
+                                            sequence, flow.qp->qpn(), completion.imm);
     check_message({slot, config_.layout.size}, flow.their_key, sequence, flow.qp->qpn(), outcome_);
   }
 
@@ -291,8 +297,8 @@ class BwApp {
   void send_trailer(Flow& flow) {
     std::memcpy(flow.trailer_source, &flow.posted, sizeof flow.posted);
     auto burst = flow.qp->send_burst();
-    trailers_ += burst.write(queue::Sge{flow.trailer_source, trailer_bytes, lkey_}, {flow.trailer_address, flow.rkey},
-                             {.wr_id = trailer_id, .signal = true});
+    trailers_ += burst.write(queue::Sge{flow.trailer_source, trailer_bytes, lkey_},
+                             {flow.trailer_address, flow.rkey}, {.wr_id = trailer_id, .signal = true});
   }
 
   void settle(worker::Worker& worker) {

@@ -40,7 +40,8 @@ void Control::look(bool signalled) {
     told_finished_ = true;
     tell("finished");
   }
-  while (!all_said() && net::wait_for(socket_.fd(), POLLIN, net::Deadline::after({})) == net::Wake::ready) hear();
+  while (!all_said() && net::wait_for(socket_.fd(), POLLIN, net::Deadline::after({})) == net::Wake::ready)
+    hear();
   if (all_said()) {
     done_ = true;
     return request_stop_();
@@ -64,7 +65,8 @@ void Control::tell(std::string_view what) {
 }
 
 std::string Control::next_word() {
-  const auto body = net::recv_message(socket_, net::MessageType::barrier, net::Deadline::after(message_limit));
+  const auto body =
+      net::recv_message(socket_, net::MessageType::barrier, net::Deadline::after(message_limit));
   net::Reader in(body, "a word of the peer");
   std::string word = in.text(max_word_bytes, "the word");
   in.finish();
@@ -86,7 +88,8 @@ void Control::hear() {
   else
     throw Error(EPROTO, {.attempted = "control the test",
                          .on = socket_.peer(),
-                         .why = fmt::format("the {} said '{}', which is not known", name(net::other(socket_.role())), word),
+                         .why = fmt::format("the {} said '{}', which is not known",
+                                            name(net::other(socket_.role())), word),
                          .remedy = "Use the same release on both sides"});
 }
 
@@ -97,7 +100,8 @@ void Control::end_sending() {
 }
 
 bool Control::all_finished() const noexcept {
-  return std::ranges::all_of(live_, [](const auto& one) { return one->finished.load(std::memory_order_acquire); });
+  return std::ranges::all_of(live_,
+                             [](const auto& one) { return one->finished.load(std::memory_order_acquire); });
 }
 
 void Control::give_up(Error error) noexcept {

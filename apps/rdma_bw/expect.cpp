@@ -38,13 +38,14 @@ struct Operator {
   std::string_view text;
   Expectation::Op op;
 };
-constexpr std::array operators{Operator{">=", Expectation::Op::at_least}, Operator{"<=", Expectation::Op::at_most},
+constexpr std::array operators{Operator{">=", Expectation::Op::at_least},
+                               Operator{"<=", Expectation::Op::at_most},
                                Operator{">", Expectation::Op::above}, Operator{"<", Expectation::Op::below}};
 
 [[noreturn]] void refuse(std::string_view text, std::string why, std::string remedy) {
-  throw Error(EINVAL, {.attempted = fmt::format("expect '{}'", text),
-                       .why = std::move(why),
-                       .remedy = std::move(remedy)});
+  throw Error(
+      EINVAL,
+      {.attempted = fmt::format("expect '{}'", text), .why = std::move(why), .remedy = std::move(remedy)});
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -79,7 +80,8 @@ double read_bound(std::string_view text, std::string_view bound, const Kind& kin
   if (!number) refuse(text, fmt::format("'{}' is no number", bound), "Write one behind the comparison");
   if (*number < 0) refuse(text, "the bound is below 0", "Choose another");
   if (rest != unit)
-    refuse(text, rest.empty() ? "its unit is missing" : fmt::format("'{}' is not the unit of {}", rest, kind.name),
+    refuse(text,
+           rest.empty() ? "its unit is missing" : fmt::format("'{}' is not the unit of {}", rest, kind.name),
            unit.empty() ? fmt::format("{} is a plain number", kind.name)
                         : fmt::format("{} is in {}", kind.name, unit));
   return *number;
@@ -93,21 +95,30 @@ const Kind& kind_of(Figure figure) {
 
 std::string in_words(double value, Unit unit) {
   switch (unit) {
-    case Unit::bits: return fmt::format("{:.3f} Gb/s", value / 1e9);
-    case Unit::messages: return fmt::format("{:.6f} M/s", value / 1e6);
-    case Unit::percent: return fmt::format("{:.3f} %", value);
-    case Unit::ns: return fmt::format("{:.2f} ns", value);
-    case Unit::pieces: break;
+    case Unit::bits:
+      return fmt::format("{:.3f} Gb/s", value / 1e9);
+    case Unit::messages:
+      return fmt::format("{:.6f} M/s", value / 1e6);
+    case Unit::percent:
+      return fmt::format("{:.3f} %", value);
+    case Unit::ns:
+      return fmt::format("{:.2f} ns", value);
+    case Unit::pieces:
+      break;
   }
   return fmt::format("{:.0f}", value);
 }
 
 bool holds(double value, Expectation::Op op, double bound) {
   switch (op) {
-    case Expectation::Op::at_least: return value >= bound;
-    case Expectation::Op::above: return value > bound;
-    case Expectation::Op::at_most: return value <= bound;
-    case Expectation::Op::below: break;
+    case Expectation::Op::at_least:
+      return value >= bound;
+    case Expectation::Op::above:
+      return value > bound;
+    case Expectation::Op::at_most:
+      return value <= bound;
+    case Expectation::Op::below:
+      break;
   }
   return value < bound;
 }
@@ -128,24 +139,36 @@ Expectation parse_expectation(std::string_view text) {
                 .figure = kind.figure,
                 .op = one.op,
                 .bound = read_bound(text, trimmed(rest.substr(one.text.size())), kind)};
-    refuse(text, fmt::format("there is no figure '{}'", name), fmt::format("The figures are {}", figure_names()));
+    refuse(text, fmt::format("there is no figure '{}'", name),
+           fmt::format("The figures are {}", figure_names()));
   }
   refuse(text, "its comparison is none of >=, >, <= and <", "Use one of them");
 }
 
 std::optional<double> Figures::get(Figure figure) const noexcept {
   switch (figure) {
-    case Figure::bw: return bw_bits_per_s;
-    case Figure::bw_min: return bw_min_bits_per_s;
-    case Figure::bw_max: return bw_max_bits_per_s;
-    case Figure::rate: return rate_per_s;
-    case Figure::rate_min: return rate_min_per_s;
-    case Figure::rate_max: return rate_max_per_s;
-    case Figure::lost: return lost_percent;
-    case Figure::dropped: return dropped_percent;
-    case Figure::post: return post_ns;
-    case Figure::poll: return poll_ns;
-    case Figure::errors: break;
+    case Figure::bw:
+      return bw_bits_per_s;
+    case Figure::bw_min:
+      return bw_min_bits_per_s;
+    case Figure::bw_max:
+      return bw_max_bits_per_s;
+    case Figure::rate:
+      return rate_per_s;
+    case Figure::rate_min:
+      return rate_min_per_s;
+    case Figure::rate_max:
+      return rate_max_per_s;
+    case Figure::lost:
+      return lost_percent;
+    case Figure::dropped:
+      return dropped_percent;
+    case Figure::post:
+      return post_ns;
+    case Figure::poll:
+      return poll_ns;
+    case Figure::errors:
+      break;
   }
   return errors;
 }
@@ -154,7 +177,8 @@ Verdict judge(const Expectation& expectation, const Figures& figures) {
   const Kind& kind = kind_of(expectation.figure);
   Verdict verdict{.met = false, .value = figures.get(expectation.figure), .sentence = {}};
   if (!verdict.value) {
-    verdict.sentence = fmt::format("{} is not met: this test has no figure '{}'", expectation.text, kind.name);
+    verdict.sentence =
+        fmt::format("{} is not met: this test has no figure '{}'", expectation.text, kind.name);
     return verdict;
   }
   const double value = *verdict.value;

@@ -2,12 +2,11 @@
 //
 //   FIGURE OP NUMBER UNIT      OP: >= > <= <
 //
-//   bw, bw_min, bw_max         of the whole window, of the slowest and the fastest one; bits or bytes per second
-//   rate, rate_min, rate_max   messages per second: /s, K/s, M/s, Mpps
-//   lost                       %: the worst lcore's time taken by others
-//   dropped                    %: datagrams that were sent and not received
-//   post, poll                 ns: the worst lcore's cost of a WR posted, of a CQE polled
-//   errors                     messages that --data_validation found damaged; has no unit
+//   bw, bw_min, bw_max         of the whole window, of the slowest and the fastest one; bits or bytes per
+//   second rate, rate_min, rate_max   messages per second: /s, K/s, M/s, Mpps lost                       %:
+//   the worst lcore's time taken by others dropped                    %: datagrams that were sent and not
+//   received post, poll                 ns: the worst lcore's cost of a WR posted, of a CQE polled errors
+//   messages that --data_validation found damaged; has no unit
 //
 // Units are always named. Thread rules: values. Errors: pollen::Error, EINVAL, for text that is none.
 #pragma once
@@ -46,7 +45,7 @@ struct Figures {
 struct Verdict {
   bool met = false;
   std::optional<double> value;  // in the bound's unit
-  std::string sentence;  // "bw>=10Gb/s is not met: 7.91 Gb/s, 20.9 % below", or that it is met
+  std::string sentence;         // "bw>=10Gb/s is not met: 7.91 Gb/s, 20.9 % below", or that it is met
 };
 Verdict judge(const Expectation& expectation, const Figures& figures);
 

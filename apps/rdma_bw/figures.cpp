@@ -41,7 +41,8 @@ probe::RateWindows rates_of(const WindowSeries& windows, std::uint64_t size) {
 }
 
 // Lcores that did the same work, one of each direction or all of one.
-Row make_row(std::string label, std::uint64_t size, const std::vector<std::vector<const LcoreOutcome*>>& directions) {
+Row make_row(std::string label, std::uint64_t size,
+             const std::vector<std::vector<const LcoreOutcome*>>& directions) {
   Row row{.label = std::move(label)};
   std::vector<WindowSeries> windows;
   for (const auto& direction : directions) {
@@ -63,7 +64,8 @@ Row make_row(std::string label, std::uint64_t size, const std::vector<std::vecto
 
 double busy_percent(const probe::LcoreReport& report) {
   if (report.counters.total_cycles == 0) return 0;
-  return 100 * (1 - report.counters.share(probe::Phase::poll_empty) - report.counters.share(probe::Phase::idle));
+  return 100 *
+         (1 - report.counters.share(probe::Phase::poll_empty) - report.counters.share(probe::Phase::idle));
 }
 
 void add_costs(const Round& round, Figures& figures) {
@@ -130,7 +132,8 @@ RoundFigures figures_of(const SideSetup& setup, const Round& round) {
       damaged += one.damaged;
     }
   if (is_received(setup.test.op) && sent != 0)
-    figures.dropped_percent = 100 * static_cast<double>(sent - std::min(sent, received)) / static_cast<double>(sent);
+    figures.dropped_percent =
+        100 * static_cast<double>(sent - std::min(sent, received)) / static_cast<double>(sent);
   if (setup.test.validate) figures.errors = static_cast<double>(damaged);
   return out;
 }

@@ -16,8 +16,8 @@ namespace pollen::bw {
 
 namespace {
 
-constexpr std::uint32_t qkey = 0x11111111;       // perftest's
-constexpr std::uint8_t soon_rnr_timer = 1;       // 10 µs: a receiver that was late is asked again soon
+constexpr std::uint32_t qkey = 0x11111111;  // perftest's
+constexpr std::uint8_t soon_rnr_timer = 1;  // 10 µs: a receiver that was late is asked again soon
 constexpr std::uint32_t passive_send_wrs = 16;
 
 std::uint32_t random_psn() {
@@ -37,7 +37,8 @@ driver::QpConfig qp_config(const RoundConfig& config, const driver::Limits& limi
     const std::uint32_t most = limits.max_send_wrs / blocks_per_send(config.test, limits);
     qp.send_wrs = std::max(config.layout.tx_depth, std::min(4 * config.signal_every, most));
     if (config.layout.has_trailer || config.test.validate) qp.send_wrs = std::max(qp.send_wrs, 2U);
-    if (config.test.op != Op::read) qp.inline_bytes = config.test.inline_bytes;  // the worker cuts it to the limit
+    if (config.test.op != Op::read)
+      qp.inline_bytes = config.test.inline_bytes;  // the worker cuts it to the limit
   }
   return qp;
 }
@@ -132,10 +133,12 @@ void take_remote(const RoundConfig& config, Flow& flow, const net::QpEndpoint& p
 void connect(worker::Worker& worker, const RoundConfig& config, Flow& flow, const net::QpEndpoint& mine,
              const net::QpEndpoint& peer) {
   if (peer.transport != config.test.transport) refuse_peer("it is of another connection type");
-  const driver::PathConfig path{.remote_gid = peer.gid, .local_gid_index = config.gid.index, .remote_lid = peer.lid};
+  const driver::PathConfig path{
+      .remote_gid = peer.gid, .local_gid_index = config.gid.index, .remote_lid = peer.lid};
   if (config.test.is_ud()) {
     flow.qp->activate({.qkey = qkey});
-    if (config.activity.active) flow.to = worker.port().create_address(worker.pd(), path, peer.qpn, peer.qkey);
+    if (config.activity.active)
+      flow.to = worker.port().create_address(worker.pd(), path, peer.qpn, peer.qkey);
     return;
   }
   const driver::InitConfig init{.remote_access = remote_access(config.test.op)};
@@ -202,9 +205,8 @@ void post_receives(const RoundConfig& config, std::uint32_t lkey, std::uint32_t 
   const bool has_buffer = config.test.op == Op::send;
   const auto bytes = static_cast<std::uint32_t>(layout.size + (config.test.is_ud() ? grh_bytes : 0));
   while (flow.to_post != 0) {
-    const bool posted =
-        has_buffer ? flow.qp->post_receive(queue::Sge{flow.receives.at, bytes, lkey}, index)
-                   : flow.qp->post_receive(std::span<const queue::Sge>{}, index);
+    const bool posted = has_buffer ? flow.qp->post_receive(queue::Sge{flow.receives.at, bytes, lkey}, index)
+                                   : flow.qp->post_receive(std::span<const queue::Sge>{}, index);
     if (!posted) break;
     if (has_buffer) flow.receives.take(layout.stride_bytes);
     --flow.to_post;
@@ -219,8 +221,8 @@ void fail(const worker::Worker& worker, const queue::Completion& completion) {
                     .remedy = "The peer's own output may say more"});
 }
 
-void check_message(std::span<const std::byte> message, std::uint64_t key, std::uint64_t sequence, unsigned qpn,
-                   LcoreOutcome& outcome) {
+void check_message(std::span<const std::byte> message, std::uint64_t key, std::uint64_t sequence,
+                   unsigned qpn, LcoreOutcome& outcome) {
   ++outcome.checked;
   const auto damage = find_damage(message, pattern_key(key, sequence));
   if (!damage) return;

@@ -68,8 +68,8 @@ struct Flow {
   // What the messages of this QP carry, and the peer's, for validation.
   std::uint64_t my_key = 0;
   std::uint64_t their_key = 0;
-  SlotRing check;       // READ: the next to be looked at
-  SlotRing written;     // WRITE: what the peer has written to
+  SlotRing check;    // READ: the next to be looked at
+  SlotRing written;  // WRITE: what the peer has written to
   std::byte* trailer = nullptr;
   std::byte* trailer_source = nullptr;
 };
@@ -117,7 +117,7 @@ void conclude(worker::Worker& worker, SideOutcome& side);
 
 // WRITE: what the peer has written last, by its trailer.
 void check_written(const RoundConfig& config, Flow& flow, LcoreOutcome& outcome);
-void check_message(std::span<const std::byte> message, std::uint64_t key, std::uint64_t sequence, unsigned qpn,
-                   LcoreOutcome& outcome);
+void check_message(std::span<const std::byte> message, std::uint64_t key, std::uint64_t sequence,
+                   unsigned qpn, LcoreOutcome& outcome);
 
 }  // namespace pollen::bw

@@ -21,9 +21,12 @@ namespace {
 
 const char* length_name(LengthKind kind) {
   switch (kind) {
-    case LengthKind::iterations: return "iterations";
-    case LengthKind::seconds: return "seconds";
-    case LengthKind::until_stopped: break;
+    case LengthKind::iterations:
+      return "iterations";
+    case LengthKind::seconds:
+      return "seconds";
+    case LengthKind::until_stopped:
+      break;
   }
   return "until_stopped";
 }
@@ -100,7 +103,8 @@ void JsonReport::round(const SideSetup& setup, const Round& round, const RoundFi
                 {"duration_ns", row.duration_ns}};
   };
   json sum = result(figures.sum);
-  if (figures.figures.dropped_percent && setup.test.is_ud()) sum["dropped_percent"] = *figures.figures.dropped_percent;
+  if (figures.figures.dropped_percent && setup.test.is_ud())
+    sum["dropped_percent"] = *figures.figures.dropped_percent;
   results_.push_back(sum);
   windows_.push_back(windows_of(round, figures));
 
@@ -112,7 +116,8 @@ void JsonReport::round(const SideSetup& setup, const Round& round, const RoundFi
     lcore["arena_pages"] = one.pages;
     lcore["probe"] = one.probe;
     if (setup.test.validate) {
-      lcore["validation"] = {{"checked", one.checked}, {"damaged", one.damaged}, {"first_damage", one.first_damage}};
+      lcore["validation"] = {
+          {"checked", one.checked}, {"damaged", one.damaged}, {"first_damage", one.first_damage}};
     }
     to.push_back(std::move(lcore));
   };
@@ -153,7 +158,8 @@ JsonFile::JsonFile(std::string path) : path_(std::move(path)) {
 
 void JsonFile::write(const std::string& text) const {
   if (path_ == "-") {
-    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) fail(errno);
+    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+      fail(errno);
     return;
   }
   const std::string file = special_ ? path_ : fmt::format("{}.{}", path_, ::getpid());

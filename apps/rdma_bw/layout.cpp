@@ -26,14 +26,16 @@ Layout make_layout(const TestParameters& test, std::uint64_t size, Activity acti
     return layout;
   }
 
-  const auto most = static_cast<std::uint32_t>(
-      std::clamp<std::size_t>(validation_bytes / 2 / test.qps / layout.stride_bytes, 2, std::size_t{1} << 20));
+  const auto most = static_cast<std::uint32_t>(std::clamp<std::size_t>(
+      validation_bytes / 2 / test.qps / layout.stride_bytes, 2, std::size_t{1} << 20));
   layout.tx_depth = std::min(test.tx_depth, most);
   // One slot more than are under way: what is READ into the same place twice comes from two places.
   if (sends) layout.send_slots = read ? std::min(test.tx_depth, most - 1) + 1 : layout.tx_depth;
   if (!takes) return layout;
   switch (test.op) {
-    case Op::send: layout.recv_slots = layout.rx_depth = std::min(test.rx_depth, most); break;
+    case Op::send:
+      layout.recv_slots = layout.rx_depth = std::min(test.rx_depth, most);
+      break;
     case Op::write_imm:
       // Half of the slots for messages that were received and not looked at yet, half for those under way.
       layout.rx_depth = std::min(test.rx_depth, most / 2);
@@ -43,7 +45,9 @@ Layout make_layout(const TestParameters& test, std::uint64_t size, Activity acti
       layout.recv_slots = layout.tx_depth;
       layout.has_trailer = true;
       break;
-    case Op::read: layout.recv_slots = layout.tx_depth; break;
+    case Op::read:
+      layout.recv_slots = layout.tx_depth;
+      break;
   }
   return layout;
 }

@@ -28,16 +28,18 @@ inline constexpr std::size_t trailer_bytes = 64;
 inline constexpr std::size_t validation_bytes = std::size_t{256} << 20;  // at most, of an lcore
 
 struct Layout {
-  std::uint32_t size = 0;           // bytes of a message
-  std::size_t stride_bytes = 0;     // of a slot
+  std::uint32_t size = 0;        // bytes of a message
+  std::size_t stride_bytes = 0;  // of a slot
   std::uint32_t send_slots = 0;
   std::uint32_t recv_slots = 0;
-  std::uint32_t tx_depth = 0;       // messages under way; the peer's slots may cut it further
-  std::uint32_t rx_depth = 0;       // receives posted; 0: the operation needs none
+  std::uint32_t tx_depth = 0;  // messages under way; the peer's slots may cut it further
+  std::uint32_t rx_depth = 0;  // receives posted; 0: the operation needs none
 
   std::size_t send_bytes() const noexcept { return send_slots * stride_bytes; }
   // The trailer behind it tells how many WRITEs there were (validation only).
-  std::size_t recv_bytes() const noexcept { return recv_slots * stride_bytes + (has_trailer ? trailer_bytes : 0); }
+  std::size_t recv_bytes() const noexcept {
+    return recv_slots * stride_bytes + (has_trailer ? trailer_bytes : 0);
+  }
   bool has_trailer = false;
 };
 

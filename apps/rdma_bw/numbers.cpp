@@ -22,8 +22,7 @@ namespace {
 std::uint64_t take_whole(std::string_view& rest, std::string_view all, const char* what, const char* remedy) {
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
-  if (error == std::errc::result_out_of_range)
-    refuse(what, all, "it is beyond what 64 bits hold", remedy);
+  if (error == std::errc::result_out_of_range) refuse(what, all, "it is beyond what 64 bits hold", remedy);
   if (error != std::errc{}) refuse(what, all, "it does not begin with a number", remedy);
   rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
   return value;

@@ -26,6 +26,7 @@ struct Rate {
 // "10Gb/s", "1.2MiB/s", "4M/s", "4Mpps". A capital B is a byte, a small b a bit; k, M, G are powers of
 // 1000, Ki, Mi, Gi of 1024. A number without a unit is refused.
 Rate parse_rate(std::string_view text);
-inline constexpr const char* rate_units = "b/s, B/s (with k, M, G, Ki, Mi or Gi before) or /s, K/s, M/s, Mpps";
+inline constexpr const char* rate_units =
+    "b/s, B/s (with k, M, G, Ki, Mi or Gi before) or /s, K/s, M/s, Mpps";
 
 }  // namespace pollen::bw

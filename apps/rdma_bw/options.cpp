@@ -40,10 +40,12 @@ void add_test(CLI::App& app, Raw& raw) {
   app.add_flag("-a,--all", raw.all, "All sizes from 2 bytes to 8 MiB, of UD to the MTU")->group(group);
   text("-n,--iters", raw.iterations, "N", "Messages per QP (default: 1000, of writes 5000)");
   text("-D,--duration", raw.duration, "SECONDS", "Run so long instead");
-  app.add_flag("--run_infinitely", raw.infinite, "Run until Ctrl-C; a row each -D seconds (default: 5)")->group(group);
+  app.add_flag("--run_infinitely", raw.infinite, "Run until Ctrl-C; a row each -D seconds (default: 5)")
+      ->group(group);
   text("-q,--qp", raw.qps, "N", "QPs per lcore (default: 1)");
   app.add_flag("-b,--bidirectional", raw.bidirectional, "Both sides send")->group(group);
-  app.add_flag("--data_validation", raw.validate, "Check every byte that is received; costs time")->group(group);
+  app.add_flag("--data_validation", raw.validate, "Check every byte that is received; costs time")
+      ->group(group);
 }
 
 void add_side(CLI::App& app, Raw& raw) {
@@ -54,10 +56,13 @@ void add_side(CLI::App& app, Raw& raw) {
   text("-t,--tx-depth", raw.tx_depth, "N", "Messages under way per QP (default: 128)");
   text("-r,--rx-depth", raw.rx_depth, "N", "Receives posted per QP (default: 512)");
   text("-l,--post_list", raw.post_list, "N", "Requests per doorbell (default: as many as there is room for)");
-  text("-Q,--cq-mod", raw.cq_mod, "N", "A completion for every N-th (default: 100 or a quarter of -t, above 8 KiB 1)");
+  text("-Q,--cq-mod", raw.cq_mod, "N",
+       "A completion for every N-th (default: 100 or a quarter of -t, above 8 KiB 1)");
   text("-I,--inline_size", raw.inline_bytes, "BYTES", "Messages up to this size go inline (default: 0)");
-  text("--rate_limit", raw.rate, "RATE", "Of this side's lcores together; in Gb/s, or with a unit as in 5GiB/s, 2M/s");
-  text("--rate_units", raw.rate_unit, "M|g|p", "Unit of a plain --rate_limit: MiB/s, Gb/s or messages/s (default: g)");
+  text("--rate_limit", raw.rate, "RATE",
+       "Of this side's lcores together; in Gb/s, or with a unit as in 5GiB/s, 2M/s");
+  text("--rate_units", raw.rate_unit, "M|g|p",
+       "Unit of a plain --rate_limit: MiB/s, Gb/s or messages/s (default: g)");
   text("--corrupt_message", raw.corrupt, "N",
        "Damage message N of the first QP, to see --data_validation find it; where the data comes from");
 }
@@ -76,27 +81,35 @@ void add_device(CLI::App& app, Raw& raw, Options& options) {
   text("-x,--gid-index", raw.gid, "N", "GID (default: one of a kind that both sides have)");
   text("-m,--mtu", raw.mtu, "BYTES", "256 to 4096 (default: the port's; the smaller of both sides holds)");
   text("-p,--port", raw.port, "N", "TCP port of the handshake (default: 18515)");
-  app.add_flag("--loopback", options.loopback, "Both sides in this process: half of the lcores serve the other half; one lcore does both")
+  app.add_flag("--loopback", options.loopback,
+               "Both sides in this process: half of the lcores serve the other half; one lcore does both")
       ->group(group);
-  text("--soft-faults", options.driver_options.soft_faults, "SPEC", "Software NIC: loss=1e-3,reorder=0.01,seed=7,…");
+  text("--soft-faults", options.driver_options.soft_faults, "SPEC",
+       "Software NIC: loss=1e-3,reorder=0.01,seed=7,…");
   text("--soft-pcap", options.driver_options.soft_pcap, "FILE",
        "Software NIC: write the packets that this process sends; two processes need two files");
   text("--soft-wire", raw.wire, "WIRE", "Software NIC: shm (default), or inproc with --loopback");
-  app.add_flag("--soft-copy", options.driver_options.soft_copy, "Software NIC: never hand memory over by reference")
+  app.add_flag("--soft-copy", options.driver_options.soft_copy,
+               "Software NIC: never hand memory over by reference")
       ->group(group);
 }
 
 void add_report(CLI::App& app, Raw& raw, Options& options) {
   const std::string group = "Report";
-  app.add_flag("--report_gbits", options.gbits, "Gb/s (10^9 bits) in place of MiB/s (2^20 bytes)")->group(group);
+  app.add_flag("--report_gbits", options.gbits, "Gb/s (10^9 bits) in place of MiB/s (2^20 bytes)")
+      ->group(group);
   app.add_flag("--cpu_util", options.cpu_util, "A column with the busy share of the lcore")->group(group);
   app.add_flag("--out_json", raw.json, "Write the report as JSON to perftest_out.json")->group(group);
-  app.add_option("--out_json_file", raw.json_file, "Write it here; - is standard output")->type_name("FILE")->group(group);
-  app.add_option("--expect", raw.expect, "A threshold like bw>=10Gb/s, rate>=4M/s, lost<=1%; exit code 3 if not met")
+  app.add_option("--out_json_file", raw.json_file, "Write it here; - is standard output")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option("--expect", raw.expect,
+                 "A threshold like bw>=10Gb/s, rate>=4M/s, lost<=1%; exit code 3 if not met")
       ->type_name("FIGURE>=BOUND")
       ->group(group)
       ->allow_extra_args(false);
-  app.add_flag("-F,--CPU-freq", options.quiet_frequency, "No warning about the CPU's frequency governor")->group(group);
+  app.add_flag("-F,--CPU-freq", options.quiet_frequency, "No warning about the CPU's frequency governor")
+      ->group(group);
 }
 
 void set(Given& given, const char* name, const std::string& value) {
@@ -159,16 +172,19 @@ void read_rate(const Raw& raw, Options& options) {
     else if (raw.rate_unit == "p")
       rate = {*number, true};
     else
-      refuse(fmt::format("--rate_units {} is none", raw.rate_unit), "Give M (MiB/s), g (Gb/s) or p (messages/s)");
+      refuse(fmt::format("--rate_units {} is none", raw.rate_unit),
+             "Give M (MiB/s), g (Gb/s) or p (messages/s)");
   } else {
     rate = parse_rate(raw.rate);
   }
-  if (rate.per_second <= 0) refuse(fmt::format("a --rate_limit of {} lets nothing through", raw.rate), "Give one above 0");
+  if (rate.per_second <= 0)
+    refuse(fmt::format("a --rate_limit of {} lets nothing through", raw.rate), "Give one above 0");
   options.limit = rate.per_second;
   options.limit_is_messages = rate.of_messages;
 }
 
-std::uint32_t read_number(const std::string& text, const char* what, std::uint64_t least, std::uint64_t most) {
+std::uint32_t read_number(const std::string& text, const char* what, std::uint64_t least,
+                          std::uint64_t most) {
   const std::uint64_t number = parse_whole(text);
   if (number < least || number > most)
     refuse(fmt::format("{} {} is out of range", what, text), fmt::format("It is {} to {}", least, most));
@@ -176,8 +192,10 @@ std::uint32_t read_number(const std::string& text, const char* what, std::uint64
 }
 
 void read_device(const Raw& raw, Options& options) {
-  if (!raw.port.empty()) options.port = static_cast<std::uint16_t>(read_number(raw.port, "port (-p)", 1, 65535));
-  if (!raw.device_port.empty()) options.device_port = read_number(raw.device_port, "device port (-i)", 1, 255);
+  if (!raw.port.empty())
+    options.port = static_cast<std::uint16_t>(read_number(raw.port, "port (-p)", 1, 65535));
+  if (!raw.device_port.empty())
+    options.device_port = read_number(raw.device_port, "device port (-i)", 1, 255);
   if (!raw.gid.empty()) options.gid_index = read_number(raw.gid, "GID index (-x)", 0, 65535);
   if (!raw.mtu.empty()) {
     const std::uint32_t mtu = read_number(raw.mtu, "MTU (-m)", 256, 4096);

@@ -22,10 +22,10 @@ struct LcoreOutcome {
   std::uint64_t received = 0;     // messages, where the receiver is told of each
   std::uint64_t checked = 0;      // by --data_validation
   std::uint64_t damaged = 0;
-  std::string first_damage;       // in words
-  WindowSeries windows;           // of sent
-  nlohmann::json probe;           // as in the JSON report
-  std::string pages;              // of the arena
+  std::string first_damage;  // in words
+  WindowSeries windows;      // of sent
+  nlohmann::json probe;      // as in the JSON report
+  std::string pages;         // of the arena
 };
 
 struct SideOutcome {
@@ -34,7 +34,7 @@ struct SideOutcome {
 
   // Of this side only: what an outcome is made of.
   std::vector<probe::LcoreReport> reports;
-  std::vector<std::string> notes;       // what differs from what was asked for
+  std::vector<std::string> notes;  // what differs from what was asked for
 };
 
 std::vector<std::byte> encode(const SideOutcome& outcome);

@@ -21,18 +21,12 @@ struct Known {
   const char* option;  // as the user gave it
 };
 constexpr std::array known{
-    Known{parameter::op, false, "--op"},
-    Known{parameter::connection, false, "-c"},
-    Known{parameter::size, false, "-s"},
-    Known{parameter::length, false, "-n, -D or --run_infinitely"},
-    Known{parameter::qps, false, "-q"},
-    Known{parameter::lcores, false, "--lcores"},
-    Known{parameter::direction, false, "-b"},
-    Known{parameter::validation, false, "--data_validation"},
-    Known{parameter::tx_depth, true, "-t"},
-    Known{parameter::rx_depth, true, "-r"},
-    Known{parameter::post_list, true, "-l"},
-    Known{parameter::signal_every, true, "-Q"},
+    Known{parameter::op, false, "--op"},        Known{parameter::connection, false, "-c"},
+    Known{parameter::size, false, "-s"},        Known{parameter::length, false, "-n, -D or --run_infinitely"},
+    Known{parameter::qps, false, "-q"},         Known{parameter::lcores, false, "--lcores"},
+    Known{parameter::direction, false, "-b"},   Known{parameter::validation, false, "--data_validation"},
+    Known{parameter::tx_depth, true, "-t"},     Known{parameter::rx_depth, true, "-r"},
+    Known{parameter::post_list, true, "-l"},    Known{parameter::signal_every, true, "-Q"},
     Known{parameter::inline_bytes, true, "-I"},
 };
 
@@ -70,7 +64,8 @@ class Reader {
   bool chosen(const char* name, std::string_view yes, std::string_view no) const {
     const std::string* value = text(name);
     if (value == nullptr || *value == no) return false;
-    if (*value != yes) refuse(name, *value, "there is no such choice", fmt::format("It is {} or {}", yes, no));
+    if (*value != yes)
+      refuse(name, *value, "there is no such choice", fmt::format("It is {} or {}", yes, no));
     return true;
   }
   static std::uint64_t in_range(const char* name, const std::string& value, std::uint64_t least,
@@ -106,7 +101,8 @@ std::vector<std::uint64_t> read_sizes(const std::string& value, bool ud) {
   }
   const std::uint64_t size = parse_size(value);
   if (size == 0)
-    refuse(parameter::size, value, "a message of 0 bytes has no bandwidth", "Choose a size from 1 byte to 1 GiB");
+    refuse(parameter::size, value, "a message of 0 bytes has no bandwidth",
+           "Choose a size from 1 byte to 1 GiB");
   if (size > max_message_bytes)
     refuse(parameter::size, value, "a message can have 1 GiB at most", "Choose a size from 1 byte to 1 GiB");
   return {size};
@@ -208,7 +204,8 @@ Given settle(const Given& client, const Given& server, net::Role role) {
 
 void require_possible(const TestParameters& test, const driver::Device& device, std::uint32_t mtu_bytes) {
   const driver::Limits& limits = device.limits();
-  const auto require = [&](std::uint64_t asked, std::uint64_t most, const std::string& what, const char* remedy) {
+  const auto require = [&](std::uint64_t asked, std::uint64_t most, const std::string& what,
+                           const char* remedy) {
     if (asked <= most) return;
     throw Error(EINVAL, {.attempted = fmt::format("run a test with {} {}", asked, what),
                          .on = device.info().name,

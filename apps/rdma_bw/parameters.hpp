@@ -22,9 +22,9 @@
 namespace pollen::bw {
 
 enum class Op : std::uint8_t { send, write, read, write_imm };
-std::string_view name(Op op) noexcept;          // "write_imm"
-std::string_view title(Op op) noexcept;         // "RDMA_Write" as perftest prints it
-std::string_view option_values() noexcept;      // "send, write, read, write_imm"
+std::string_view name(Op op) noexcept;      // "write_imm"
+std::string_view title(Op op) noexcept;     // "RDMA_Write" as perftest prints it
+std::string_view option_values() noexcept;  // "send, write, read, write_imm"
 
 // Those that were given, by name.
 using Given = std::map<std::string, std::string, std::less<>>;
@@ -32,13 +32,13 @@ using Given = std::map<std::string, std::string, std::less<>>;
 namespace parameter {
 // The same on both sides.
 inline constexpr const char* op = "op";
-inline constexpr const char* connection = "connection";    // RC, UD
-inline constexpr const char* size = "size";                // bytes, or "all"
-inline constexpr const char* length = "length";            // "N iterations", "N seconds", "until stopped"
+inline constexpr const char* connection = "connection";  // RC, UD
+inline constexpr const char* size = "size";              // bytes, or "all"
+inline constexpr const char* length = "length";          // "N iterations", "N seconds", "until stopped"
 inline constexpr const char* qps = "qps";
-inline constexpr const char* lcores = "lcores";            // their number
-inline constexpr const char* direction = "direction";      // "one way", "both ways"
-inline constexpr const char* validation = "validation";    // "off", "on"
+inline constexpr const char* lcores = "lcores";          // their number
+inline constexpr const char* direction = "direction";    // "one way", "both ways"
+inline constexpr const char* validation = "validation";  // "off", "on"
 // Each side's own.
 inline constexpr const char* tx_depth = "tx-depth";
 inline constexpr const char* rx_depth = "rx-depth";

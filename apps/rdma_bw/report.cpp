@@ -12,9 +12,12 @@ namespace {
 
 std::string length_text(const TestParameters& test) {
   switch (test.length) {
-    case LengthKind::iterations: return fmt::format("{} messages per QP", test.amount);
-    case LengthKind::seconds: return fmt::format("{} s", test.amount);
-    case LengthKind::until_stopped: break;
+    case LengthKind::iterations:
+      return fmt::format("{} messages per QP", test.amount);
+    case LengthKind::seconds:
+      return fmt::format("{} s", test.amount);
+    case LengthKind::until_stopped:
+      break;
   }
   return "until stopped";
 }
@@ -63,22 +66,26 @@ void TextReport::header(const SideSetup& setup, const RunInfo& info) {
   const driver::DeviceInfo& device = setup.device.info();
   const TestParameters& test = setup.test;
   line(result_line);
-  line(fmt::format("                    {} {}BW Test", title(test.op), test.both_ways ? "Bidirectional " : ""));
+  line(fmt::format("                    {} {}BW Test", title(test.op),
+                   test.both_ways ? "Bidirectional " : ""));
   line(fmt::format(" Device         : {} ({})", device.name, device.description));
   line(fmt::format(" Driver         : {}", info.driver_why));
   line(fmt::format(" Peer           : {}, {}, Pollen {}", info.peer, info.peer_device, info.peer_release));
-  line(fmt::format(" Connection type: {}   MTU: {} bytes   GID: index {} {}", test.is_ud() ? "UD" : "RC", setup.mtu_bytes,
-                   setup.gid.index, driver::to_string(setup.gid.gid)));
+  line(fmt::format(" Connection type: {}   MTU: {} bytes   GID: index {} {}", test.is_ud() ? "UD" : "RC",
+                   setup.mtu_bytes, setup.gid.index, driver::to_string(setup.gid.gid)));
   line(fmt::format(" Lcores         : {}   QPs: {} on each   Idle: {}", setup.plan.cpus().list(), test.qps,
                    lcore::to_string(setup.options.lcores.idle.value_or(lcore::default_idle(setup.plan)))));
-  line(fmt::format(" TX depth       : {}   RX depth: {}   Post list: {}   CQ moderation: {}   Inline: {} bytes",
-                   test.tx_depth, test.rx_depth, test.post_list == 0 ? "as there is room" : std::to_string(test.post_list),
-                   test.signal_every == 0 ? "by size" : std::to_string(signal_every(test, 1)), test.inline_bytes));
-  line(fmt::format(" Length         : {}{}", length_text(test), test.validate ? "   Data validation: on" : ""));
+  line(fmt::format(
+      " TX depth       : {}   RX depth: {}   Post list: {}   CQ moderation: {}   Inline: {} bytes",
+      test.tx_depth, test.rx_depth, test.post_list == 0 ? "as there is room" : std::to_string(test.post_list),
+      test.signal_every == 0 ? "by size" : std::to_string(signal_every(test, 1)), test.inline_bytes));
+  line(fmt::format(" Length         : {}{}", length_text(test),
+                   test.validate ? "   Data validation: on" : ""));
   if (setup.options.limit > 0)
-    line(fmt::format(" Rate limit     : {}", setup.options.limit_is_messages
-                                                ? fmt::format("{:.6g} M messages/s", setup.options.limit / 1e6)
-                                                : fmt::format("{:.6g} Gb/s", setup.options.limit / 1e9)));
+    line(fmt::format(" Rate limit     : {}",
+                     setup.options.limit_is_messages
+                         ? fmt::format("{:.6g} M messages/s", setup.options.limit / 1e6)
+                         : fmt::format("{:.6g} Gb/s", setup.options.limit / 1e9)));
   line(result_line);
 }
 
@@ -91,8 +98,8 @@ void TextReport::columns() {
 void TextReport::line_of_result() { line(result_line); }
 
 void TextReport::row(std::uint64_t size, const Row& row, bool labelled) {
-  std::string text = fmt::format(" {:<7}    {:<10}       {:<7.2f}            {:<7.2f}\t\t   {:<7.6f}", size, row.messages,
-                                 in_report_unit(row.peak_bits_per_s, options_.gbits),
+  std::string text = fmt::format(" {:<7}    {:<10}       {:<7.2f}            {:<7.2f}\t\t   {:<7.6f}", size,
+                                 row.messages, in_report_unit(row.peak_bits_per_s, options_.gbits),
                                  in_report_unit(row.bits_per_s, options_.gbits), row.messages_per_s / 1e6);
   if (options_.cpu_util) text += fmt::format("\t    {:<3.2f}", row.busy_percent);
   if (labelled) text += fmt::format("   {}", row.label);
@@ -103,8 +110,9 @@ void TextReport::interval(std::uint64_t size, std::uint64_t messages, std::uint6
   Row one{.label = {}, .messages = messages, .duration_ns = ns};
   one.messages_per_s = ns == 0 ? 0 : static_cast<double>(messages) * 1e9 / static_cast<double>(ns);
   one.bits_per_s = one.messages_per_s * 8 * static_cast<double>(size);
-  std::string text = fmt::format(" {:<7}    {:<10}       {:<7.2f}            {:<7.2f}\t\t   {:<7.6f}", size, messages, 0.0,
-                                 in_report_unit(one.bits_per_s, options_.gbits), one.messages_per_s / 1e6);
+  std::string text =
+      fmt::format(" {:<7}    {:<10}       {:<7.2f}            {:<7.2f}\t\t   {:<7.6f}", size, messages, 0.0,
+                  in_report_unit(one.bits_per_s, options_.gbits), one.messages_per_s / 1e6);
   line(text);
 }
 
@@ -120,9 +128,10 @@ void TextReport::measured(const Round& round, const RoundFigures& figures) {
   line(fmt::format(" Measured       : {} messages of {} bytes in {}", figures.sum.messages, round.size,
                    time_text(figures.sum.duration_ns)));
   if (figures.window_bytes.windows == 0) return line(" Windows        : none, the test took less than 1 ms");
-  line(fmt::format(" Windows        : {} of {}: min {:.2f}, mean {:.2f}, max {:.2f} {}", figures.window_bytes.windows,
-                   time_text(figures.window_ns), rate(figures.window_bytes.min), rate(figures.window_bytes.mean),
-                   rate(figures.window_bytes.max), options_.gbits ? "Gb/sec" : "MiB/sec"));
+  line(fmt::format(" Windows        : {} of {}: min {:.2f}, mean {:.2f}, max {:.2f} {}",
+                   figures.window_bytes.windows, time_text(figures.window_ns), rate(figures.window_bytes.min),
+                   rate(figures.window_bytes.mean), rate(figures.window_bytes.max),
+                   options_.gbits ? "Gb/sec" : "MiB/sec"));
 }
 
 // What the receivers say: how many came, and in what state.
@@ -138,11 +147,11 @@ void TextReport::received(const SideSetup& setup, const Round& round, const Roun
       if (first.empty() && !one.first_damage.empty()) first = ", first: " + one.first_damage;
     }
   if (setup.test.is_ud())
-    line(fmt::format(" Received       : {} of {} datagrams of {} bytes ({:.3f} % dropped)", received, sent, round.size,
-                     figures.figures.dropped_percent.value_or(0)));
+    line(fmt::format(" Received       : {} of {} datagrams of {} bytes ({:.3f} % dropped)", received, sent,
+                     round.size, figures.figures.dropped_percent.value_or(0)));
   if (setup.test.validate)
-    line(fmt::format(" Data validation: {} messages of {} bytes checked, {} damaged{}", checked, round.size, damaged,
-                     first));
+    line(fmt::format(" Data validation: {} messages of {} bytes checked, {} damaged{}", checked, round.size,
+                     damaged, first));
 }
 
 void TextReport::lcore(const Round& round, std::size_t index) {
@@ -175,6 +184,8 @@ void TextReport::notes(const std::vector<std::string>& notes) {
   for (const std::string& note : notes) line(fmt::format(" Note           : {}", note));
 }
 
-void TextReport::verdict(const Verdict& verdict) { line(fmt::format(" Expected       : {}", verdict.sentence)); }
+void TextReport::verdict(const Verdict& verdict) {
+  line(fmt::format(" Expected       : {}", verdict.sentence));
+}
 
 }  // namespace pollen::bw

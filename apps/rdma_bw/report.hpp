@@ -24,7 +24,7 @@ struct Row {
   double bits_per_s = 0;
   double peak_bits_per_s = 0;  // of the fastest window
   double messages_per_s = 0;
-  double busy_percent = 0;     // of the lcores of this side
+  double busy_percent = 0;  // of the lcores of this side
 };
 
 struct RoundFigures {

@@ -2,19 +2,16 @@
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <optional>
 
-#include "json_report.hpp"
+#include "cores.hpp"
 #include "pollen/drivers/registry.hpp"
 #include "pollen/lcore/advice.hpp"
-#include "pollen/lcore/lock.hpp"
-#include "pollen/lcore/machine.hpp"
 #include "pollen/net/handshake.hpp"
-#include "report.hpp"
+#include "reporter.hpp"
 #include "side.hpp"
 
 namespace pollen::bw {
@@ -28,36 +25,10 @@ constexpr seconds hello_limit{5};
 constexpr std::chrono::hours wait_limit{24 * 365};
 constexpr seconds finish_limit{2};
 
-// The lcores of this process, held from the choice on: no other can choose the same while this one waits
-// for its peer.
-class Cores {
- public:
-  Cores(const lcore::LcoreOptions& options, int device_node) : options_(options), machine_(lcore::Machine::read()) {
-    if (device_node >= 0) node_ = static_cast<unsigned>(device_node);
-  }
-
-  void choose(unsigned count) {
-    if (plan_ && plan_->lcores.size() == count) return;
-    locks_.clear();
-    plan_ = lcore::make_plan(machine_, {.lcores = options_.lcores,
-                                        .node = node_,
-                                        .max_workers = count,
-                                        .taken = options_.lcores ? lcore::CpuSet{} : lcore::held_lcores()});
-    for (const lcore::Lcore& one : plan_->lcores) locks_.emplace_back(one.cpu);
-  }
-  const lcore::Plan& plan() const { return *plan_; }
-
- private:
-  const lcore::LcoreOptions& options_;
-  lcore::Machine machine_;
-  std::optional<unsigned> node_;
-  std::optional<lcore::Plan> plan_;
-  std::vector<lcore::LcoreLock> locks_;
-};
-
 void advise(const Options& options, lcore::Plan plan) {
   if (options.quiet_frequency)
-    std::erase_if(plan.advice, [](const lcore::Advice& one) { return one.kind == lcore::Advice::Kind::governor; });
+    std::erase_if(plan.advice,
+                  [](const lcore::Advice& one) { return one.kind == lcore::Advice::Kind::governor; });
   lcore::enforce(plan.advice, options.lcores.strict);
   for (const lcore::Advice& one : plan.advice) spdlog::warn("{}: {}", one.text, one.fix);
 }
@@ -101,9 +72,11 @@ net::Hello make_hello(const Options& options, const Link& link) {
                    .release = std::string(release),
                    .device = fmt::format("{} ({})", info.name, info.description),
                    .parameters = {}};
-  for (const auto& [name, value] : options.given) hello.parameters.push_back({name, net::Rule::inform, value});
+  for (const auto& [name, value] : options.given)
+    hello.parameters.push_back({name, net::Rule::inform, value});
   hello.parameters.push_back({mtu_name, net::Rule::smaller, std::to_string(link.mtu_bytes)});
-  hello.parameters.push_back({gid_name, net::Rule::common, net::joined(net::gid_kinds(link.port, options.gid_index))});
+  hello.parameters.push_back(
+      {gid_name, net::Rule::common, net::joined(net::gid_kinds(link.port, options.gid_index))});
   return hello;
 }
 
@@ -131,109 +104,12 @@ SideSetup agree(const Options& options, const Link& link, const net::Agreement& 
 
 void require_lcores(const SideSetup& setup, std::size_t have) {
   if (have == setup.test.lcores) return;
-  throw Error(ECONNABORTED, {.attempted = "agree with the peer",
-                             .why = fmt::format("the test runs on {} lcores a side, and the {} has {} to give",
-                                                setup.test.lcores, name(setup.role), have),
-                             .remedy = "Give both sides as many with --lcores"});
+  throw Error(ECONNABORTED,
+              {.attempted = "agree with the peer",
+               .why = fmt::format("the test runs on {} lcores a side, and the {} has {} to give",
+                                  setup.test.lcores, name(setup.role), have),
+               .remedy = "Give both sides as many with --lcores"});
 }
-
-// What a run prints and keeps of its rounds.
-class Reporter {
- public:
-  Reporter(const Options& options, bool silent)
-      : options_(options),
-        silent_(silent),
-        text_(options.json_path == "-" ? stderr : stdout, options),
-        terminal_(::isatty(::fileno(stdout)) == 1 && options.json_path != "-") {
-    if (options.json_path && !silent) file_.emplace(*options.json_path);
-  }
-
-  TextReport& text() { return text_; }
-
-  void begin(const SideSetup& setup, const RunInfo& info) {
-    if (silent_) return;
-    text_.header(setup, info);
-    text_.columns();
-    json_.emplace(setup, info, options_);
-  }
-
-  void look(const SideSetup& setup, const Progress& progress) {
-    if (silent_ || !progress.running) return;
-    const auto now = Clock::now();
-    const std::uint64_t messages = setup.activity().active ? progress.sent : progress.received;
-    if (!since_) {
-      begun_ = now;
-      return mark(now, messages);
-    }
-    const auto passed = now - *since_;
-    const auto ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(passed).count());
-    const bool rows = setup.test.length == LengthKind::until_stopped && setup.activity().active;
-    if (rows && passed >= seconds(options_.interval_s)) {
-      text_.interval(progress.size, messages - counted_, ns);
-      return mark(now, messages);
-    }
-    if (rows || !terminal_ || passed < seconds(1)) return;
-    const double per_s = static_cast<double>(messages - counted_) * 1e9 / static_cast<double>(ns);
-    const double bits = per_s * 8 * static_cast<double>(progress.size);
-    text_.progress(fmt::format(" {:.0f} s  {} bytes  {:.2f} {}  {:.6f} Mpps",
-                               std::chrono::duration<double>(now - begun_).count(), progress.size,
-                               in_report_unit(bits, options_.gbits), options_.gbits ? "Gb/sec" : "MiB/sec", per_s / 1e6));
-    mark(now, messages);
-  }
-
-  void round(const SideSetup& setup, Round round) {
-    since_.reset();
-    interrupted_ = interrupted_ || round.mine.interrupted || round.theirs.interrupted;
-    if (silent_) return;
-    RoundFigures figures = figures_of(setup, round);
-    text_.round(round, figures);
-    json_->round(setup, round, figures);
-    rounds_.emplace_back(std::move(round), std::move(figures));
-  }
-  bool interrupted() const { return interrupted_; }
-
-  // Returns the exit code.
-  int end(const SideSetup& setup) {
-    if (silent_) return exit_well;
-    int code = exit_well;
-    text_.progress({});
-    text_.line_of_result();
-    text_.costs(setup, rounds_);
-    for (const auto& [round, figures] : rounds_)
-      if (figures.figures.errors.value_or(0) > 0) code = exit_damaged;
-    if (!rounds_.empty()) text_.notes(rounds_.back().first.mine.notes);
-    for (const auto& [round, figures] : rounds_)
-      for (const Expectation& expectation : options_.expectations) {
-        const Verdict verdict = judge(expectation, figures.figures);
-        text_.verdict(verdict);
-        json_->verdict(round.size, expectation, verdict);
-        if (!verdict.met && code == exit_well) code = exit_not_met;
-      }
-    if (interrupted_) json_->interrupted();
-    if (file_) file_->write(json_->text());
-    return code;
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-
-  void mark(Clock::time_point now, std::uint64_t messages) {
-    since_ = now;
-    counted_ = messages;
-  }
-
-  const Options& options_;
-  bool silent_;
-  TextReport text_;
-  bool terminal_;
-  std::optional<JsonFile> file_;
-  std::optional<JsonReport> json_;
-  std::vector<std::pair<Round, RoundFigures>> rounds_;
-  bool interrupted_ = false;
-  std::optional<Clock::time_point> since_;
-  Clock::time_point begun_;
-  std::uint64_t counted_ = 0;
-};
 
 // From the agreement to the end of the last round.
 int run_rounds(const SideSetup& setup, net::Socket& socket, int stop_fd, Reporter& reporter,
@@ -252,7 +128,10 @@ int run_rounds(const SideSetup& setup, net::Socket& socket, int stop_fd, Reporte
 }
 
 RunInfo info_of(const driver::OpenedDevice& opened, const net::Socket& socket, const net::Hello& peer) {
-  return {.driver_why = opened.why, .peer = socket.peer(), .peer_device = peer.device, .peer_release = peer.release};
+  return {.driver_why = opened.why,
+          .peer = socket.peer(),
+          .peer_device = peer.device,
+          .peer_release = peer.release};
 }
 
 net::Greeted greet(net::TcpListener& listener, const net::Hello& hello, int stop_fd) {
@@ -281,8 +160,9 @@ int run_one_side(const Options& options, Stop& stop) {
   const net::Role role = options.is_client() ? net::Role::client : net::Role::server;
   std::optional<net::Address> server;
   if (role == net::Role::client) server = net::parse_address(options.server, options.port);
-  Reporter reporter(options, false);
-  const driver::OpenedDevice opened = driver::open_device(options.driver, options.device, options.driver_options);
+  Reporter reporter(options, Reporter::Voice::loud);
+  const driver::OpenedDevice opened =
+      driver::open_device(options.driver, options.device, options.driver_options);
   const Link link = look_at_port(options, *opened.device);
   // What can be known to be impossible is refused before anyone is waited for.
   require_possible(read_parameters(options.given), link.device, link.mtu_bytes);
@@ -295,7 +175,8 @@ int run_one_side(const Options& options, Stop& stop) {
     if (server)
       return stop.run([&]() -> net::Greeted {
         net::Socket socket = net::tcp_connect(*server, net::Deadline::after(connect_limit, stop.fd()));
-        net::Agreement agreement = net::exchange_hello(socket, hello, net::Deadline::after(hello_limit, stop.fd()));
+        net::Agreement agreement =
+            net::exchange_hello(socket, hello, net::Deadline::after(hello_limit, stop.fd()));
         return {.socket = std::move(socket), .agreement = std::move(agreement)};
       });
     net::TcpListener listener(net::Address{.host = {}, .port = options.port});
@@ -304,15 +185,15 @@ int run_one_side(const Options& options, Stop& stop) {
   }();
   const SideSetup setup = agree_and_choose(options, link, cores, greeted.socket, greeted.agreement, role);
   reporter.begin(setup, info_of(opened, greeted.socket, greeted.agreement.peer));
-  const int code =
-      run_rounds(setup, greeted.socket, stop.fd(), reporter, [&] { return stop.look() != 0; });
+  const int code = run_rounds(setup, greeted.socket, stop.fd(), reporter, [&] { return stop.look() != 0; });
   return code;
 }
 
 int run_loopback(const Options& options, Stop& stop) {
-  Reporter reporter(options, false);
-  Reporter silent(options, true);
-  const driver::OpenedDevice opened = driver::open_device(options.driver, options.device, options.driver_options);
+  Reporter reporter(options, Reporter::Voice::loud);
+  Reporter silent(options, Reporter::Voice::silent);
+  const driver::OpenedDevice opened =
+      driver::open_device(options.driver, options.device, options.driver_options);
   const Link link = look_at_port(options, *opened.device);
   require_possible(read_parameters(options.given), link.device, link.mtu_bytes);
   Cores cores(options.lcores, opened.device->info().numa_node);
@@ -344,7 +225,8 @@ int run_loopback(const Options& options, Stop& stop) {
   {
     net::Socket socket = connect();
     try {
-      const net::Agreement agreement = net::exchange_hello(socket, hello, net::Deadline::after(hello_limit, stop.fd()));
+      const net::Agreement agreement =
+          net::exchange_hello(socket, hello, net::Deadline::after(hello_limit, stop.fd()));
       SideSetup setup = agree(sized, link, agreement, net::Role::client);
       setup.plan = part_of(cores.plan(), count - half, half);
       reporter.begin(setup, info_of(opened, socket, agreement.peer));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "app.hpp"
 #include "pollen/net/exchange.hpp"
@@ -28,8 +29,9 @@ RoundConfig make_config(const SideSetup& setup, std::uint64_t size) {
   config.mtu_bytes = setup.mtu_bytes;
   config.gid = setup.gid;
   config.lid = setup.lid;
-  const double messages =
-      setup.options.limit_is_messages ? setup.options.limit : setup.options.limit / (8 * static_cast<double>(size));
+  const double messages = setup.options.limit_is_messages
+                              ? setup.options.limit
+                              : setup.options.limit / (8 * static_cast<double>(size));
   config.messages_per_s = messages / static_cast<double>(setup.plan.lcores.size());
   config.corrupt_message = setup.options.corrupt_message;
   return config;
@@ -77,16 +79,20 @@ struct Run {
 };
 
 template <bool validate>
-worker::RunResult run_kind(worker::Runtime& runtime, const RoundConfig& config, Rendezvous& meeting, Shared& shared,
-                           std::vector<std::unique_ptr<Live>>& live, SideOutcome& side, Control& control) {
+worker::RunResult run_kind(worker::Runtime& runtime, const RoundConfig& config, Rendezvous& meeting,
+                           Shared& shared, std::vector<std::unique_ptr<Live>>& live, SideOutcome& side,
+                           Control& control) {
   switch (config.test.op) {
     case Op::send:
       if (config.test.is_ud())
         return Run<Kind::send_ud, validate>{config, meeting, shared, live, side, control}(runtime);
       return Run<Kind::send, validate>{config, meeting, shared, live, side, control}(runtime);
-    case Op::write: return Run<Kind::write, validate>{config, meeting, shared, live, side, control}(runtime);
-    case Op::write_imm: return Run<Kind::write_imm, validate>{config, meeting, shared, live, side, control}(runtime);
-    case Op::read: break;
+    case Op::write:
+      return Run<Kind::write, validate>{config, meeting, shared, live, side, control}(runtime);
+    case Op::write_imm:
+      return Run<Kind::write_imm, validate>{config, meeting, shared, live, side, control}(runtime);
+    case Op::read:
+      break;
   }
   return Run<Kind::read, validate>{config, meeting, shared, live, side, control}(runtime);
 }
@@ -97,8 +103,9 @@ void add_notes(const RoundConfig& config, const worker::RunResult& result, SideO
   };
   const TestParameters& test = config.test;
   if (config.activity.active && config.layout.tx_depth < test.tx_depth)
-    add(fmt::format("depth: asked for {}, given {}: with --data_validation each message under way has memory of its own",
-                    test.tx_depth, config.layout.tx_depth));
+    add(fmt::format(
+        "depth: asked for {}, given {}: with --data_validation each message under way has memory of its own",
+        test.tx_depth, config.layout.tx_depth));
   if (config.layout.rx_depth != 0 && config.layout.rx_depth < test.rx_depth)
     add(fmt::format("receives: asked for {}, given {}: with --data_validation each has memory of its own",
                     test.rx_depth, config.layout.rx_depth));
@@ -162,7 +169,8 @@ SideOutcome run_workers(const SideSetup& setup, const RoundConfig& config, net::
 [[noreturn]] void rethrow_for_peer_gone(const net::Socket& socket, const Error& error) {
   ErrorText text = error.text();
   const char* who = name(net::other(socket.role()));
-  text.remedy = fmt::format("The {} ended before the test was over; its own output says why, unless it was killed", who);
+  text.remedy = fmt::format(
+      "The {} ended before the test was over; its own output says why, unless it was killed", who);
   throw Error(error.code().value(), std::move(text));
 }
 
@@ -174,21 +182,25 @@ std::vector<std::uint64_t> sizes_of(const SideSetup& setup) {
   return sizes;
 }
 
-Round run_round(const SideSetup& setup, std::uint64_t size, net::Socket& socket, int stop_fd, const Look& look) {
+Round run_round(const SideSetup& setup, std::uint64_t size, net::Socket& socket, int stop_fd,
+                const Look& look) {
   const RoundConfig config = make_config(setup, size);
   Round round{
       .size = size, .layout = config.layout, .signal_every = config.signal_every, .mine = {}, .theirs = {}};
   try {
     round.mine = run_workers(setup, config, socket, stop_fd, look);
-    const auto theirs =
-        net::exchange_bytes(socket, encode(round.mine), max_results_bytes, net::Deadline::after(results_limit));
+    const auto theirs = net::exchange_bytes(socket, encode(round.mine), max_results_bytes,
+                                            net::Deadline::after(results_limit));
     round.theirs = net::or_refuse(socket, [&] { return decode(theirs, setup.plan.lcores.size()); });
   } catch (const Error& error) {
     const int code = error.code().value();
     if (code == ECONNABORTED || code == ECONNRESET) throw;
     if (code == EIO && socket.peer_closed()) rethrow_for_peer_gone(socket, error);
-    net::refuse(socket, {.why = fmt::format("the {} had to give up: {}", name(setup.role), error.what()),
-                         .remedy = error.text().remedy});
+    ErrorText cause = error.text();
+    const std::string remedy = std::exchange(cause.remedy, {});
+    net::refuse(socket,
+                {.why = fmt::format("the {} had to give up: {}", name(setup.role), Error(code, cause).what()),
+                 .remedy = remedy});
     throw;
   }
   return round;

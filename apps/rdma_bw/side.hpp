@@ -59,7 +59,8 @@ struct Progress {
 using Look = std::function<bool(const Progress&)>;
 
 // Runs the round and exchanges results.
-Round run_round(const SideSetup& setup, std::uint64_t size, net::Socket& socket, int stop_fd, const Look& look);
+Round run_round(const SideSetup& setup, std::uint64_t size, net::Socket& socket, int stop_fd,
+                const Look& look);
 
 // The sizes of the test that the MTU lets through.
 std::vector<std::uint64_t> sizes_of(const SideSetup& setup);

@@ -21,7 +21,8 @@ struct WindowSeries {
   // full is left out.
   void widen(std::uint64_t to_width_ns) {
     while (width_ns < to_width_ns) {
-      for (std::size_t i = 0; i < messages.size() / 2; ++i) messages[i] = messages[2 * i] + messages[2 * i + 1];
+      for (std::size_t i = 0; i < messages.size() / 2; ++i)
+        messages[i] = messages[2 * i] + messages[2 * i + 1];
       messages.resize(messages.size() / 2);
       width_ns *= 2;
     }
@@ -40,7 +41,8 @@ class WindowLog {
   void start(std::uint64_t now_ns) noexcept { window_end_ns_ = now_ns + width_ns_; }
 
   void add(std::uint64_t now_ns, std::uint64_t messages) noexcept {
-    if (now_ns >= window_end_ns_) [[unlikely]] close_until(now_ns);
+    if (now_ns >= window_end_ns_) [[unlikely]]
+      close_until(now_ns);
     open_ += messages;
   }
 

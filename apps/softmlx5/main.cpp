@@ -1,6 +1,5 @@
 // softmlx5: runs a program with the software NIC in place of the host's RDMA devices, through the
 // real libibverbs and libmlx5. It sets the environment and becomes the program.
-#include <CLI/CLI.hpp>
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -8,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -37,9 +37,10 @@ std::string find_library() {
   const std::string dir = own_directory();
   for (const std::string& path : {dir + "/libsoftmlx5.so", dir + "/" + SOFTMLX5_LIBRARY_FROM_BINDIR})
     if (access(path.c_str(), R_OK) == 0) return path;
-  throw Error(ENOENT, {.attempted = "find libsoftmlx5.so",
-                       .why = fmt::format("it is neither in {} nor in {}/{}", dir, dir, SOFTMLX5_LIBRARY_FROM_BINDIR),
-                       .remedy = "Set SOFTMLX5_LIBRARY to where it is"});
+  throw Error(ENOENT,
+              {.attempted = "find libsoftmlx5.so",
+               .why = fmt::format("it is neither in {} nor in {}/{}", dir, dir, SOFTMLX5_LIBRARY_FROM_BINDIR),
+               .remedy = "Set SOFTMLX5_LIBRARY to where it is"});
 }
 
 std::string find_program(const std::string& name) {
@@ -69,7 +70,8 @@ void check_program(const std::string& file) {
   const int fd = open(file.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return;
   bool dynamic = true;
-  if (pread(fd, &header, sizeof header, 0) == sizeof header && std::memcmp(header.e_ident, ELFMAG, SELFMAG) == 0) {
+  if (pread(fd, &header, sizeof header, 0) == sizeof header &&
+      std::memcmp(header.e_ident, ELFMAG, SELFMAG) == 0) {
     dynamic = false;
     for (unsigned i = 0; i < header.e_phnum && !dynamic; ++i) {
       Elf64_Phdr segment{};
@@ -86,23 +88,28 @@ void check_program(const std::string& file) {
 
 void check_libmlx5() {
   if (dlopen("libmlx5.so.1", RTLD_LAZY) != nullptr) return;
-  throw Error(ENOENT, {.attempted = "load libmlx5.so.1",
-                       .why = dlerror(),
-                       .remedy = "Install rdma-core's providers (Debian: apt-get install ibverbs-providers)"});
+  throw Error(ENOENT,
+              {.attempted = "load libmlx5.so.1",
+               .why = dlerror(),
+               .remedy = "Install rdma-core's providers (Debian: apt-get install ibverbs-providers)"});
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Runs a program with the software NIC in place of the host's RDMA devices: it sees one device,\n"
-               "mlx5_0, through the real libibverbs and libmlx5. Programs of the same user on this host reach each other.",
-               "softmlx5");
-  app.usage("Usage: softmlx5 [OPTIONS] COMMAND [ARGUMENT]...\n   as in: softmlx5 ib_send_bw -d mlx5_0");
+  CLI::App app(
+      "Runs a program with the software NIC in place of the host's RDMA devices: it sees one device,\n"
+      "mlx5_0, through the real libibverbs and libmlx5. Programs of the same user on this host reach each "
+      "other.",
+      "softmlx5");
+  app.footer("COMMAND and its arguments follow the options, as in: softmlx5 ib_send_bw -d mlx5_0");
   unsigned device = 0;
   std::string faults;
   std::string pcap;
   bool log = false;
-  app.add_option("--device", device, "Which of the software NIC's devices mlx5_0 is")->check(CLI::Range(0, 7));
+  app.add_option("--device", device, "Which of the software NIC's devices mlx5_0 is")
+      ->check(CLI::Range(0, 7));
   app.add_option("--faults", faults, "Seeded faults: loss=P,dup=P,reorder=P,delay=TIME,corrupt=P,seed=N");
-  app.add_option("--pcap", pcap, "Write the packets that are sent to this file; %p stands for the process's number");
+  app.add_option("--pcap", pcap,
+                 "Write the packets that are sent to this file; %p stands for the process's number");
   app.add_flag("--log", log, "Say on stderr why the device refuses a command");
   app.prefix_command();
   try {
@@ -129,7 +136,8 @@ int run(int argc, char** argv) {
   check_program(program);
   check_libmlx5();
   const char* before = std::getenv("LD_PRELOAD");
-  setenv("LD_PRELOAD", before == nullptr || *before == 0 ? library.c_str() : fmt::format("{}:{}", library, before).c_str(),
+  setenv("LD_PRELOAD",
+         before == nullptr || *before == 0 ? library.c_str() : fmt::format("{}:{}", library, before).c_str(),
          1);
   std::vector<char*> arguments;
   for (std::string& argument : command) arguments.push_back(argument.data());

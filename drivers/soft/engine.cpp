@@ -220,6 +220,17 @@ Link& Engine::link_to(std::uint32_t device, std::uint32_t slot) {
   return *link;
 }
 
+void Engine::refresh(Link& link) {
+  if (link.device() >= max_devices) return;
+  if (link.peer_is_gone()) {
+    tap_->forget(link);
+    std::erase(dirty_links_, &link);
+    link.wake_due = false;
+    link.drop();
+  }
+  if (!link.is_up()) link.connect(directory_, self_, id());
+}
+
 bool Engine::refer(Link& link, const RegionEntry& region, std::uint64_t address,
                    Packet& packet) const noexcept {
   if (!references_allowed_ || link.references_refused()) return false;

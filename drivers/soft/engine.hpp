@@ -62,6 +62,10 @@ class Engine {
     return link_to(device_of_gid(gid), engine_of_qpn(qpn));
   }
 
+  // Before a connection is made: the process that the link led to may be gone, and another one in
+  // its place. Control path; throws Error when shared memory is full.
+  void refresh(Link& link);
+
   // The payload of the packet that is being built, as a reference to the sender's memory if the
   // peer can see that; false: it has to be copied.
   bool refer(Link& link, const RegionEntry& region, std::uint64_t address, Packet& packet) const noexcept;

@@ -118,6 +118,7 @@ void SoftQp::to_rtr(const driver::RtrConfig& config) {
                            .remedy = "It is 256, 512, 1024, 2048 or 4096"});
     mtu = config.mtu_bytes;
     link = &engine.link_to(config.path.remote_gid, config.remote_qpn);
+    engine.refresh(*link);
     responder.expected_psn = config.remote_psn;
     responder.jobs.resize(std::max<std::size_t>(config.reads_in, 1) * 2);
   } else {

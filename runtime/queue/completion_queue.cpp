@@ -32,6 +32,16 @@ std::uint32_t cqe_last_word(const Cqe& cqe) noexcept {
   return big_endian(word);
 }
 
+// What a successful receive's CQE says besides its opcode.
+[[gnu::always_inline]] inline void put_received(const Cqe& cqe, Completion& out) noexcept {
+  const std::uint32_t flags_rqpn = big_endian(cqe.flags_rqpn);
+  out.byte_len = big_endian(cqe.byte_cnt);
+  out.imm = big_endian(cqe.imm_inval_pkey);
+  out.src_qpn = flags_rqpn & qpn_mask;
+  out.grh_present = (flags_rqpn >> 28 & 3) != 0;
+  out.solicited = (cqe.op_own & 2) != 0;
+}
+
 // take_sends() writes the last eight bytes at once.
 static_assert(std::endian::native == std::endian::little);
 static_assert(sizeof(Completion) == 32 && offsetof(Completion, wr_count) == 24 &&
@@ -98,9 +108,9 @@ CompletionQueue::Entry* CompletionQueue::find(std::uint32_t qpn) noexcept {
   return nullptr;
 }
 
-bool CompletionQueue::ready() const noexcept {
-  const std::uint8_t op_own = __atomic_load_n(&cqe_at(consumer_)->op_own, __ATOMIC_RELAXED);
-  return (op_own & cqe_owner) == owner_at(consumer_) && (op_own >> 4) != MLX5_CQE_INVALID;
+bool CompletionQueue::ready_at(std::uint32_t index) const noexcept {
+  const std::uint8_t op_own = __atomic_load_n(&cqe_at(index)->op_own, __ATOMIC_RELAXED);
+  return (op_own & cqe_owner) == owner_at(index) && (op_own >> 4) != MLX5_CQE_INVALID;
 }
 
 [[gnu::always_inline]] inline std::uint32_t CompletionQueue::take_sends(Completion* out, std::uint32_t max) noexcept {
@@ -142,13 +152,51 @@ bool CompletionQueue::ready() const noexcept {
   return count;
 }
 
+[[gnu::always_inline]] inline std::uint32_t CompletionQueue::take_receives(Completion* out,
+                                                                            std::uint32_t max) noexcept {
+  RecvQueue& rq = *recent_.rq;
+  const std::uint64_t* const wr_ids = rq.wr_ids_.get();
+  const std::uint32_t mask = rq.mask_;
+  const std::uint32_t qpn = recent_.qpn;
+  const std::uint32_t qpn_be = big_endian(qpn);
+  const std::uint8_t owner = owner_at(consumer_);
+  const Cqe* const begin = cqe_at(consumer_);
+  const std::uint8_t opcode = begin->op_own >> 4;
+  if (opcode < MLX5_CQE_RESP_WR_IMM || opcode > MLX5_CQE_RESP_SEND_INV) return 0;
+  // All but the solicited bit.
+  const auto fresh = static_cast<std::uint8_t>(opcode << 4 | owner);
+  const std::uint32_t most = std::min({max, ring_.entries - (consumer_ & mask_), rq.outstanding()});
+  const std::uint64_t outcome = 1U | (0x80U | opcode) << 24;  // wr_count, status, opcode, and the rest
+  std::uint32_t tail = rq.tail_;
+  const Cqe* cqe = begin;
+  for (const Cqe* const end = begin + most; cqe != end; ++cqe, ++out) {
+    if ((__atomic_load_n(&cqe->op_own, __ATOMIC_RELAXED) & ~2) != fresh) break;
+    owner_before_cqe();
+    if (cqe->sop_drop_qpn != qpn_be) break;
+    out->wr_id = wr_ids[tail++ & mask];
+    out->qpn = qpn;
+    store_u64(reinterpret_cast<std::byte*>(&out->wr_count), outcome);
+    put_received(*cqe, *out);
+  }
+  const auto count = static_cast<std::uint32_t>(cqe - begin);
+  rq.tail_ = tail;
+  consumer_ += count;
+  free_slots_ += count;
+  return count;
+}
+
 std::uint32_t CompletionQueue::poll(Completion* out, std::uint32_t max) noexcept {
   std::uint32_t count = 0;
   const std::uint32_t first = consumer_;
   while (count < max) {
-    // Most CQEs continue a run: sends that succeeded, of one QP, on one lap of the ring.
+    // Most CQEs continue a run: sends or receives that succeeded, of one QP, on one lap of the ring.
     if (recent_sop_qpn_ != 0) count += take_sends(out + count, max - count);
     if (count == max || !ready()) break;
+    if (recent_.rq != nullptr) {
+      const std::uint32_t received = take_receives(out + count, max - count);
+      count += received;
+      if (received != 0) continue;
+    }
     owner_before_cqe();
     const Cqe& cqe = *cqe_at(consumer_++);
     count += take(cqe, out[count]);
@@ -172,7 +220,7 @@ bool CompletionQueue::take(const Cqe& cqe, Completion& out) noexcept {
   out = {};
   out.qpn = qpn;
   const auto opcode = static_cast<std::uint8_t>(cqe.op_own >> 4);
-  if (opcode != MLX5_CQE_REQ && opcode != MLX5_CQE_REQ_ERR) return take_receive(cqe, opcode, recent_, out);
+  if (opcode != MLX5_CQE_REQ && opcode != MLX5_CQE_REQ_ERR) return take_receive(cqe, opcode, out);
   if (recent_.sq == nullptr) return false;
 
   SendQueue& sq = *recent_.sq;
@@ -196,9 +244,9 @@ bool CompletionQueue::take(const Cqe& cqe, Completion& out) noexcept {
   return retired != 0;
 }
 
-bool CompletionQueue::take_receive(const Cqe& cqe, std::uint8_t opcode, Entry& entry, Completion& out) noexcept {
-  if (entry.rq == nullptr) return false;
-  RecvQueue& rq = *entry.rq;
+bool CompletionQueue::take_receive(const Cqe& cqe, std::uint8_t opcode, Completion& out) noexcept {
+  if (recent_.rq == nullptr) return false;
+  RecvQueue& rq = *recent_.rq;
   if (rq.outstanding() == 0) return false;  // a device that completes what was never posted
   out.wr_id = rq.wr_ids_[rq.tail_ & rq.mask_];
   ++rq.tail_;
@@ -211,28 +259,37 @@ bool CompletionQueue::take_receive(const Cqe& cqe, std::uint8_t opcode, Entry& e
     out.vendor_syndrome = error.vendor_err_synd;
     return true;
   }
-  out.byte_len = big_endian(cqe.byte_cnt);
-  out.imm = big_endian(cqe.imm_inval_pkey);
-  const std::uint32_t flags_rqpn = big_endian(cqe.flags_rqpn);
-  out.src_qpn = flags_rqpn & qpn_mask;
-  out.grh_present = (flags_rqpn >> 28 & 3) != 0;
-  out.solicited = (cqe.op_own & 2) != 0;
+  put_received(cqe, out);
   return true;
 }
 
 std::uint32_t CompletionQueue::purge(std::uint32_t qpn) noexcept {
+  const auto is_its = [qpn](const Cqe& cqe) { return (big_endian(cqe.sop_drop_qpn) & qpn_mask) == qpn; };
   std::uint32_t count = 0;
-  for (std::uint32_t index = consumer_; index - consumer_ < ring_.entries; ++index) {
-    Cqe* cqe = cqe_at(index);
-    const std::uint8_t op_own = __atomic_load_n(&cqe->op_own, __ATOMIC_RELAXED);
-    if ((op_own & cqe_owner) != owner_at(index) || (op_own >> 4) == MLX5_CQE_INVALID) break;
+  std::uint32_t end = consumer_;
+  for (; end - consumer_ < ring_.entries && ready_at(end); ++end) {
     owner_before_cqe();
-    if ((big_endian(cqe->sop_drop_qpn) & qpn_mask) != qpn) continue;
+    const Cqe& cqe = *cqe_at(end);
+    if (!is_its(cqe)) continue;
     Completion ignored;
-    take(*cqe, ignored);
-    cqe->sop_drop_qpn = 0;  // no QP has number 0: poll() passes over it
+    take(cqe, ignored);
     ++count;
   }
+  if (count == 0) return 0;
+  // The others move up to the newest, and the entries that this empties go back to the device at
+  // once: their slots are free from now on, so it may need them.
+  std::uint32_t to = end;
+  for (std::uint32_t from = end; from != consumer_;) {
+    const Cqe& cqe = *cqe_at(--from);
+    if (is_its(cqe)) continue;
+    if (--to == from) continue;
+    Cqe& moved = *cqe_at(to);
+    moved = cqe;
+    moved.op_own = static_cast<std::uint8_t>((cqe.op_own & ~cqe_owner) | owner_at(to));
+  }
+  consumer_ = to;
+  cqes_before_consumer_index();
+  store_record(ring_.record, consumer_ & qpn_mask);
   return count;
 }
 

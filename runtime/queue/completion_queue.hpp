@@ -52,7 +52,7 @@ class CompletionQueue {
   std::uint32_t purge(std::uint32_t qpn) noexcept;
 
   // True when poll() would find a CQE.
-  bool ready() const noexcept;
+  bool ready() const noexcept { return ready_at(consumer_); }
 
   std::uint64_t cqes_total() const noexcept { return consumer_; }
 
@@ -67,8 +67,10 @@ class CompletionQueue {
     RecvQueue* rq = nullptr;
   };
 
-  void charge(std::uint32_t requests) noexcept { free_slots_ -= requests; }
+  // Slots that a queue held are given back, and others taken instead.
+  void exchange(std::uint32_t given, std::uint32_t taken) noexcept { free_slots_ += given - taken; }
   Entry* find(std::uint32_t qpn) noexcept;
+  bool ready_at(std::uint32_t index) const noexcept;
   Cqe* cqe_at(std::uint32_t index) const noexcept {
     return reinterpret_cast<Cqe*>(ring_.cqes + (index & mask_) * cqe_bytes);
   }
@@ -78,18 +80,20 @@ class CompletionQueue {
   }
   // The run at the head of the ring of successful sends with the QP and opcode of the last one.
   std::uint32_t take_sends(Completion* out, std::uint32_t max) noexcept;
+  // The same of receives: the QP is that of the last CQE, the opcode that of the first.
+  std::uint32_t take_receives(Completion* out, std::uint32_t max) noexcept;
   // Any one CQE. False: the CQE is not the caller's business.
   bool take(const Cqe& cqe, Completion& out) noexcept;
-  bool take_receive(const Cqe& cqe, std::uint8_t opcode, Entry& entry, Completion& out) noexcept;
+  bool take_receive(const Cqe& cqe, std::uint8_t opcode, Completion& out) noexcept;
 
   CqRing ring_;
   std::uint32_t mask_;
   std::uint32_t consumer_ = 0;  // free-running
   std::uint32_t free_slots_;
   std::uint32_t attached_ = 0;
-  Entry recent_;                       // of the last CQE: most bursts stay on one QP
-  std::uint32_t recent_sop_qpn_ = 0;   // the field of its last successful send, or 0
-  std::vector<Entry> table_;    // open addressing, a power of two, at most half full
+  Entry recent_;                      // of the last CQE: most bursts stay on one QP
+  std::uint32_t recent_sop_qpn_ = 0;  // the field of its last successful send, or 0
+  std::vector<Entry> table_;          // open addressing, a power of two, at most half full
 };
 
 }  // namespace pollen::queue

@@ -173,7 +173,8 @@ class SendBurst {
     sq_.bytes_posted_ += bytes_;
     bytes_ = 0;
     sq_.last_ = last_;
-    sq_.cq_->charge(count);
+    sq_.cq_->exchange(sq_.held_, count);
+    sq_.held_ = 0;
     room_ = 0;
     return count;
   }

@@ -8,17 +8,21 @@ namespace pollen::queue {
 
 namespace detail {
 
-using Chunk16 = std::uint64_t __attribute__((vector_size(16), aligned(1), may_alias));
-using Chunk32 = std::uint64_t __attribute__((vector_size(32), aligned(1), may_alias));
-using Chunk8 = std::uint64_t __attribute__((aligned(1), may_alias));
-using Chunk4 = std::uint32_t __attribute__((aligned(1), may_alias));
+using Chunk16 = std::uint64_t __attribute__((vector_size(16)));
+using Chunk32 = std::uint64_t __attribute__((vector_size(32)));
+
+// At any address, and whatever else is there: attributes of a type would be lost on a template's way.
+template <typename Chunk>
+struct [[gnu::packed, gnu::may_alias]] Anywhere {
+  Chunk value;
+};
 
 template <typename Chunk>
 void copy_ends(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
-  const Chunk first = *reinterpret_cast<const Chunk*>(from);
-  const Chunk last = *reinterpret_cast<const Chunk*>(from + bytes - sizeof(Chunk));
-  *reinterpret_cast<Chunk*>(to) = first;
-  *reinterpret_cast<Chunk*>(to + bytes - sizeof(Chunk)) = last;
+  const Chunk first = reinterpret_cast<const Anywhere<Chunk>*>(from)->value;
+  const Chunk last = reinterpret_cast<const Anywhere<Chunk>*>(from + bytes - sizeof(Chunk))->value;
+  reinterpret_cast<Anywhere<Chunk>*>(to)->value = first;
+  reinterpret_cast<Anywhere<Chunk>*>(to + bytes - sizeof(Chunk))->value = last;
 }
 
 // Exact on both sides. Two chunks that may overlap cover every size between the one and the
@@ -26,8 +30,8 @@ void copy_ends(std::byte* to, const std::byte* from, std::size_t bytes) noexcept
 inline void copy_to_64(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
   if (bytes > 32) [[likely]] return copy_ends<Chunk32>(to, from, bytes);
   if (bytes >= 16) return copy_ends<Chunk16>(to, from, bytes);
-  if (bytes >= 8) return copy_ends<Chunk8>(to, from, bytes);
-  if (bytes >= 4) return copy_ends<Chunk4>(to, from, bytes);
+  if (bytes >= 8) return copy_ends<std::uint64_t>(to, from, bytes);
+  if (bytes >= 4) return copy_ends<std::uint32_t>(to, from, bytes);
   for (std::size_t i = 0; i < bytes; ++i) to[i] = from[i];
 }
 

@@ -18,7 +18,7 @@ SendQueue::SendQueue(const SendRing& ring, CompletionQueue& cq, std::uint32_t si
 std::uint32_t SendQueue::room_for(CtrlSegment* last, std::uint32_t producer, std::uint32_t posted,
                                   std::uint32_t blocks) noexcept {
   const std::uint32_t unpublished = posted - posted_;
-  const std::uint32_t slots = cq_->free_slots() - unpublished;
+  const std::uint32_t slots = cq_->free_slots() + held_ - unpublished;
   const std::uint32_t room = ring_.blocks - (producer - tail_);
   if (failed_ || slots == 0 || room < blocks) return 0;
   std::uint32_t until_signal = signal_every_ - std::min(signal_every_, posted - signalled_sequence_);
@@ -29,7 +29,11 @@ std::uint32_t SendQueue::room_for(CtrlSegment* last, std::uint32_t producer, std
   // 0 is left where the WQE before is the device's already: then the next one is signalled, when
   // the burst asks again behind it. Requests like this one are expected to follow; smaller ones
   // put the signal off a little, but can never take more slots than there are.
-  return std::clamp(std::min(slots, until_signal * blocks), blocks, room);
+  const std::uint32_t more = std::clamp(std::min(slots, until_signal * blocks), blocks, room);
+  const std::uint32_t held = unpublished + std::min(slots, more);
+  cq_->exchange(held_, held);
+  held_ = held;
+  return more;
 }
 
 void SendQueue::close_tail() noexcept {

@@ -120,7 +120,8 @@ class SendQueue {
   // For a burst with `posted` requests so far, the last of them at `last`, that wants `blocks`
   // more: how many it may take before asking again. 0: none, as the ring or the completion queue
   // is full or the queue has failed. Signals `last` when one is due. A request takes a block at
-  // least, so a number of blocks is a bound on requests too.
+  // least, so a number of blocks is a bound on requests too. As many slots of the completion queue
+  // are held for the burst from then on, so that no other queue is promised them before it is rung.
   std::uint32_t room_for(CtrlSegment* last, std::uint32_t producer, std::uint32_t posted,
                          std::uint32_t blocks) noexcept;
 
@@ -145,6 +146,7 @@ class SendQueue {
   std::uint32_t own_nop_ = ~0U;     // producer index of the queue's own NOP
   std::uint32_t rung_ = 0;          // producer index of the last doorbell
   CtrlSegment* last_ = nullptr;     // the last WQE before producer_
+  std::uint32_t held_ = 0;          // slots of the completion queue taken for the burst that is open
   bool single_wqe_ = false;         // exactly one WQE lies between rung_ and producer_
   bool failed_ = false;
   std::unique_ptr<std::uint64_t[]> wr_ids_;  // by a WQE's first block

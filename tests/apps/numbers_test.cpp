@@ -18,7 +18,8 @@ TEST_CASE("Sizes take K, M and G as powers of 1024") {
 }
 
 TEST_CASE("What is no size is refused") {
-  for (const char* text : {"", "K", "-1", "1.5K", "64KB", " 1", "0x10", "99999999999999999999", "18446744073709551615K"})
+  for (const char* text :
+       {"", "K", "-1", "1.5K", "64KB", " 1", "0x10", "99999999999999999999", "18446744073709551615K"})
     CHECK_THROWS_AS(parse_size(text), Error);
 }
 

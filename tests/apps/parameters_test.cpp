@@ -62,9 +62,11 @@ TEST_CASE("Parameters that contradict each other are refused in the same words o
 }
 
 TEST_CASE("Depths are each side's own, and the other's where only that one gave them") {
-  CHECK(settle({{"tx-depth", "16"}}, {{"tx-depth", "32"}}, Role::client).at("tx-depth") == "16");
-  CHECK(settle({{"tx-depth", "16"}}, {{"tx-depth", "32"}}, Role::server).at("tx-depth") == "32");
-  CHECK(settle({{"tx-depth", "16"}}, {}, Role::server).at("tx-depth") == "16");
+  const Given client{{"tx-depth", "16"}};
+  const Given server{{"tx-depth", "32"}};
+  CHECK(settle(client, server, Role::client).at("tx-depth") == "16");
+  CHECK(settle(client, server, Role::server).at("tx-depth") == "32");
+  CHECK(settle(client, Given{}, Role::server).at("tx-depth") == "16");
 }
 
 TEST_CASE("Values from a peer get the same checks as one's own") {

@@ -7,7 +7,7 @@
 using namespace pollen::bw;
 
 TEST_CASE("A pattern is found intact at every size") {
-  for (std::size_t size : {1, 2, 7, 8, 9, 63, 64, 65, 4096, 5000}) {
+  for (std::size_t size : {1UL, 2UL, 7UL, 8UL, 9UL, 63UL, 64UL, 65UL, 4096UL, 5000UL}) {
     std::vector<std::byte> message(size);
     fill_pattern(message, pattern_key(3, 17));
     CHECK_FALSE(find_damage(message, pattern_key(3, 17)));
@@ -15,7 +15,7 @@ TEST_CASE("A pattern is found intact at every size") {
 }
 
 TEST_CASE("Each damaged byte is found where it is") {
-  for (std::size_t size : {1, 7, 8, 20, 65}) {
+  for (std::size_t size : {1UL, 7UL, 8UL, 20UL, 65UL}) {
     std::vector<std::byte> message(size);
     const std::uint64_t key = pattern_key(0, 5);
     fill_pattern(message, key);

@@ -59,13 +59,17 @@ SoftOptions in_process() {
 // One engine with an RC and a UD QP; its peer is the fuzzer, who has an inbox and a lane, and no engine.
 struct Victim {
   Victim()
-      : directory(0, in_process()), engine(directory, regions, std::make_unique<Tap>(FaultConfig{}, nullptr), false),
-        peer(directory.take_slot()), memory(2 * guard_bytes + open_bytes), cq(1024) {
+      : directory(0, in_process()),
+        engine(directory, regions, std::make_unique<Tap>(FaultConfig{}, nullptr), false),
+        peer(directory.take_slot()),
+        memory(2 * guard_bytes + open_bytes),
+        cq(1024) {
     std::memset(memory.data(), 0x5a, memory.size());
     key = regions.add(pd, std::span(memory).subspan(guard_bytes, open_bytes), driver::all_access, {});
     rc = std::make_unique<SoftQp>(engine, pd, cq, cq, driver::QpConfig{.send_wrs = 16, .recv_wrs = 16});
-    ud = std::make_unique<SoftQp>(engine, pd, cq, cq,
-                                  driver::QpConfig{.transport = driver::Transport::ud, .send_wrs = 16, .recv_wrs = 16});
+    ud = std::make_unique<SoftQp>(
+        engine, pd, cq, cq,
+        driver::QpConfig{.transport = driver::Transport::ud, .send_wrs = 16, .recv_wrs = 16});
     for (SoftQp* qp : {rc.get(), ud.get()}) {
       qp->to_init({.remote_access = driver::all_access, .qkey = 5});
       driver::RtrConfig rtr{.path = {}, .remote_qpn = peer.slot * qps_per_engine + 2, .mtu_bytes = 256};
@@ -137,16 +141,20 @@ void send_packet(Victim& victim, Input& input) {
   SoftQp& to = (steer & 1) != 0 ? *victim.ud : *victim.rc;
   if ((steer & 2) == 0) packet.dest_qpn = to.qpn();
   if ((steer & 4) == 0) packet.pkey = default_pkey;
-  const std::uint32_t near = packet.op >= PacketOp::read_response_first && packet.op <= PacketOp::atomic_acknowledge
-                                 ? to.requester.una_psn
-                                 : to.responder.expected_psn;
+  const std::uint32_t near =
+      packet.op >= PacketOp::read_response_first && packet.op <= PacketOp::atomic_acknowledge
+          ? to.requester.una_psn
+          : to.responder.expected_psn;
   if ((steer & 8) == 0) packet.psn = (near + (packet.psn & 0xff) % 5 - 2) & psn_mask;
   if ((steer & 16) == 0) packet.rkey = &to == victim.ud.get() ? 5 : victim.key;
   if ((steer & 32) == 0) packet.address = victim.base() + packet.address % (open_bytes + 512) - 256;
-  if ((steer & 64) == 0) packet.payload_bytes = static_cast<std::uint16_t>(packet.payload_bytes % 4 == 0 ? 256 : packet.payload_bytes % 300);
+  if ((steer & 64) == 0)
+    packet.payload_bytes =
+        static_cast<std::uint16_t>(packet.payload_bytes % 4 == 0 ? 256 : packet.payload_bytes % 300);
   if ((steer & 128) == 0) packet.dma_bytes %= open_bytes + 512;
   victim.tx->slot().packet = packet;
-  std::memset(victim.tx->payload(packet.payload_bytes), steer, packet.payload_bytes <= 64 ? 64 : max_mtu_bytes);
+  std::memset(victim.tx->payload(packet.payload_bytes), steer,
+              packet.payload_bytes <= 64 ? 64 : max_mtu_bytes);
   victim.tx->commit();
 }
 
@@ -162,10 +170,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   while (input.left() != 0) {
     const std::uint8_t what = input.byte();
     switch (what % 8) {
-      case 0: victim.post_receive(*victim.rc, what * 8U); break;
-      case 1: victim.post_receive(*victim.ud, what * 8U); break;
-      case 2: victim.post_send(opcodes[what / 8 % 4], what * 16U); break;
-      default: send_packet(victim, input); break;
+      case 0:
+        victim.post_receive(*victim.rc, what * 8U);
+        break;
+      case 1:
+        victim.post_receive(*victim.ud, what * 8U);
+        break;
+      case 2:
+        victim.post_send(opcodes[what / 8 % 4], what * 16U);
+        break;
+      default:
+        send_packet(victim, input);
+        break;
     }
     victim.engine.progress();
     // The peer reads what is sent to it, and believes none of it.
@@ -181,6 +197,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   for (int i = 0; i < 20; ++i) victim.engine.progress();
   for (std::size_t i = 0; i < guard_bytes; ++i)
-    require(victim.memory[i] == std::byte{0x5a} && victim.memory[guard_bytes + open_bytes + i] == std::byte{0x5a});
+    require(victim.memory[i] == std::byte{0x5a} &&
+            victim.memory[guard_bytes + open_bytes + i] == std::byte{0x5a});
   return 0;
 }

@@ -43,7 +43,8 @@ Context::~Context() {
 }
 
 Nic& Context::nic() const {
-  if (nic_ == nullptr || Nic::existing() != nic_) refuse(ENODEV, "use the device", "it was opened before a fork");
+  if (nic_ == nullptr || Nic::existing() != nic_)
+    refuse(ENODEV, "use the device", "it was opened before a fork");
   return *nic_;
 }
 
@@ -87,13 +88,20 @@ bool Context::dispatch_method(Command& command) {
   switch (command.object()) {
     case UVERBS_OBJECT_DEVICE:
       switch (command.method()) {
-        case UVERBS_METHOD_INVOKE_WRITE: return write_command(command), true;
-        case UVERBS_METHOD_QUERY_PORT: return query_port(command), true;
-        case UVERBS_METHOD_GET_CONTEXT: return get_context(command), true;
-        case UVERBS_METHOD_QUERY_CONTEXT: return get_context(command), true;
-        case UVERBS_METHOD_QUERY_GID_ENTRY: return query_gid_entry(command), true;
-        case UVERBS_METHOD_QUERY_GID_TABLE: return query_gid_table(command), true;
-        default: return false;
+        case UVERBS_METHOD_INVOKE_WRITE:
+          return write_command(command), true;
+        case UVERBS_METHOD_QUERY_PORT:
+          return query_port(command), true;
+        case UVERBS_METHOD_GET_CONTEXT:
+          return get_context(command), true;
+        case UVERBS_METHOD_QUERY_CONTEXT:
+          return get_context(command), true;
+        case UVERBS_METHOD_QUERY_GID_ENTRY:
+          return query_gid_entry(command), true;
+        case UVERBS_METHOD_QUERY_GID_TABLE:
+          return query_gid_table(command), true;
+        default:
+          return false;
       }
     case UVERBS_OBJECT_ASYNC_EVENT:
       if (command.method() != UVERBS_METHOD_ASYNC_EVENT_ALLOC) return false;
@@ -111,49 +119,73 @@ bool Context::dispatch_method(Command& command) {
       return drop<MrObject>(handle(UVERBS_ATTR_DESTROY_MR_HANDLE), "memory region"), true;
     case UVERBS_OBJECT_CQ:
       switch (command.method()) {
-        case UVERBS_METHOD_CQ_CREATE: return create_cq(command), true;
-        case UVERBS_METHOD_CQ_DESTROY: return destroy_cq(command), true;
-        default: return false;
+        case UVERBS_METHOD_CQ_CREATE:
+          return create_cq(command), true;
+        case UVERBS_METHOD_CQ_DESTROY:
+          return destroy_cq(command), true;
+        default:
+          return false;
       }
     case UVERBS_OBJECT_SRQ:
       switch (command.method()) {
-        case UVERBS_METHOD_SRQ_CREATE: return create_srq(command), true;
-        case UVERBS_METHOD_SRQ_DESTROY: return destroy_srq(command), true;
-        default: return false;
+        case UVERBS_METHOD_SRQ_CREATE:
+          return create_srq(command), true;
+        case UVERBS_METHOD_SRQ_DESTROY:
+          return destroy_srq(command), true;
+        default:
+          return false;
       }
     case UVERBS_OBJECT_QP:
       switch (command.method()) {
-        case UVERBS_METHOD_QP_CREATE: return create_qp(command), true;
-        case UVERBS_METHOD_QP_DESTROY: return destroy_qp(command), true;
-        default: return false;
+        case UVERBS_METHOD_QP_CREATE:
+          return create_qp(command), true;
+        case UVERBS_METHOD_QP_DESTROY:
+          return destroy_qp(command), true;
+        default:
+          return false;
       }
     case MLX5_IB_OBJECT_UAR:
       switch (command.method()) {
-        case MLX5_IB_METHOD_UAR_OBJ_ALLOC: return alloc_uar(command), true;
+        case MLX5_IB_METHOD_UAR_OBJ_ALLOC:
+          return alloc_uar(command), true;
         case MLX5_IB_METHOD_UAR_OBJ_DESTROY:
           return drop<UarObject>(handle(MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE), "register page"), true;
-        default: return false;
+        default:
+          return false;
       }
-    default: return false;
+    default:
+      return false;
   }
 }
 
 void Context::write_command(Command& command) {
   const auto number = static_cast<std::uint32_t>(command.number(UVERBS_ATTR_WRITE_CMD));
   switch (number) {
-    case IB_USER_VERBS_CMD_QUERY_DEVICE: return query_device(command, false);
-    case IB_USER_VERBS_CMD_FLAG_EXTENDED | IB_USER_VERBS_EX_CMD_QUERY_DEVICE: return query_device(command, true);
-    case IB_USER_VERBS_CMD_ALLOC_PD: return alloc_pd(command);
-    case IB_USER_VERBS_CMD_REG_MR: return reg_mr(command);
-    case IB_USER_VERBS_CMD_REREG_MR: return rereg_mr(command);
-    case IB_USER_VERBS_CMD_CREATE_AH: return create_ah(command);
-    case IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL: return create_comp_channel(command);
-    case IB_USER_VERBS_CMD_RESIZE_CQ: return resize_cq(command);
-    case IB_USER_VERBS_CMD_MODIFY_SRQ: return modify_srq(command);
-    case IB_USER_VERBS_CMD_QUERY_SRQ: return query_srq(command);
+    case IB_USER_VERBS_CMD_QUERY_DEVICE:
+      return query_device(command, false);
+    case IB_USER_VERBS_CMD_FLAG_EXTENDED | IB_USER_VERBS_EX_CMD_QUERY_DEVICE:
+      return query_device(command, true);
+    case IB_USER_VERBS_CMD_ALLOC_PD:
+      return alloc_pd(command);
+    case IB_USER_VERBS_CMD_REG_MR:
+      return reg_mr(command);
+    case IB_USER_VERBS_CMD_REREG_MR:
+      return rereg_mr(command);
+    case IB_USER_VERBS_CMD_CREATE_AH:
+      return create_ah(command);
+    case IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL:
+      return create_comp_channel(command);
+    case IB_USER_VERBS_CMD_RESIZE_CQ:
+      return resize_cq(command);
+    case IB_USER_VERBS_CMD_MODIFY_SRQ:
+      return modify_srq(command);
+    case IB_USER_VERBS_CMD_QUERY_SRQ:
+      return query_srq(command);
     case IB_USER_VERBS_CMD_MODIFY_QP:
-    case IB_USER_VERBS_CMD_FLAG_EXTENDED | IB_USER_VERBS_EX_CMD_MODIFY_QP: return modify_qp(command);
-    case IB_USER_VERBS_CMD_QUERY_QP: return query_qp(command);
+    case IB_USER_VERBS_CMD_FLAG_EXTENDED | IB_USER_VERBS_EX_CMD_MODIFY_QP:
+      return modify_qp(command);
+    case IB_USER_VERBS_CMD_QUERY_QP:
+      return query_qp(command);
     default:
       refuse(EOPNOTSUPP, "carry out a command", fmt::format("the software NIC has no command {:#x}", number));
   }
@@ -170,7 +202,8 @@ void Context::alloc_uar(Command& command) {
   command.out_number(MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, keep(std::make_unique<UarObject>(nic(), page)));
 }
 
-void* Context::map(void* address, std::size_t bytes, int protection, int flags, std::uint64_t offset) noexcept {
+void* Context::map(void* address, std::size_t bytes, int protection, int flags,
+                   std::uint64_t offset) noexcept {
   std::uint64_t kind = offset >> 20;
   if (kind == MLX5_IB_MMAP_CLOCK_INFO && (offset >> 12 & 0xff) == MLX5_IB_CLOCK_INFO_V1)
     kind = 256 + UarPages::clock_page;

@@ -58,7 +58,8 @@ class Context final : public FdTarget {
   // Destroys it unless it is in use.
   template <typename T>
   void drop(std::uint64_t handle, const char* what) {
-    if (find<T>(handle, what)->users != 0) refuse(EBUSY, "destroy an object", std::string("it is in use: ") + what);
+    if (find<T>(handle, what)->users != 0)
+      refuse(EBUSY, "destroy an object", std::string("it is in use: ") + what);
     objects_.erase(static_cast<std::uint32_t>(handle));
   }
 

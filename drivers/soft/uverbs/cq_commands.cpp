@@ -26,7 +26,8 @@ std::shared_ptr<EventQueue> queue_of(int fd) {
 }
 
 void check_cqes(std::uint64_t address, std::uint32_t entries, const char* command) {
-  if (address == 0 || address % queue::cqe_bytes != 0 || !std::has_single_bit(entries) || entries > facts::max_cqes)
+  if (address == 0 || address % queue::cqe_bytes != 0 || !std::has_single_bit(entries) ||
+      entries > facts::max_cqes)
     refuse(EINVAL, command, "its memory or its size makes no sense");
 }
 
@@ -48,7 +49,8 @@ void Context::create_cq(Command& command) {
   const auto flags = command.in<std::uint32_t>(UVERBS_ATTR_CREATE_CQ_FLAGS);
   check_cqes(asked.buf_addr, cqe + 1, "create a completion queue");
   if (asked.db_addr == 0 || asked.db_addr % 8 != 0 || (asked.cqe_size != 64 && asked.cqe_size != 128))
-    refuse(EINVAL, "create a completion queue", "its doorbell record or the size of its entries makes no sense");
+    refuse(EINVAL, "create a completion queue",
+           "its doorbell record or the size of its entries makes no sense");
   if (asked.cqe_comp_en != 0 || (asked.flags & ~MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX) != 0)
     refuse(EOPNOTSUPP, "create a completion queue", "the software NIC has no compressed or padded entries");
   if (command.in<std::uint32_t>(UVERBS_ATTR_CREATE_CQ_COMP_VECTOR) >= comp_vectors)
@@ -82,7 +84,8 @@ void Context::resize_cq(Command& command) {
   check_cqes(driver.buf_addr, asked.cqe + 1, "resize a completion queue");
   if (driver.cqe_size != cq->stride_bytes())
     refuse(EINVAL, "resize a completion queue", "the size of its entries can't change");
-  if (cq->unread() + 1 >= asked.cqe + 1) refuse(EINVAL, "resize a completion queue", "it holds more than that");
+  if (cq->unread() + 1 >= asked.cqe + 1)
+    refuse(EINVAL, "resize a completion queue", "it holds more than that");
   if (!cq->resize(reinterpret_cast<std::byte*>(driver.buf_addr), asked.cqe + 1))
     refuse(EBUSY, "resize a completion queue", "it is full");
   ib_uverbs_resize_cq_resp out{};

@@ -35,7 +35,8 @@ void Context::get_context(Command& command) {
   out.clock_info_versions = 1 << MLX5_IB_CLOCK_INFO_V1;
   out.log_uar_size = 12;
   out.num_uars_per_page = 1;
-  command.out(import ? std::uint16_t{MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX} : std::uint16_t{UVERBS_ATTR_UHW_OUT}, out);
+  command.out(
+      import ? std::uint16_t{MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX} : std::uint16_t{UVERBS_ATTR_UHW_OUT}, out);
   command.out<std::uint32_t>(UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, comp_vectors);
   command.out<std::uint64_t>(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS);
 }
@@ -52,8 +53,8 @@ void Context::query_device(Command& command, bool extended) {
   base.vendor_part_id = facts::part_id;
   base.max_qp = qps_per_engine - 2;
   base.max_qp_wr = facts::max_wrs;
-  base.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN |
-                          IBV_DEVICE_PORT_ACTIVE_EVENT;
+  base.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SYS_IMAGE_GUID |
+                          IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_PORT_ACTIVE_EVENT;
   base.max_sge = facts::max_sge;
   base.max_sge_rd = facts::max_sge;
   base.max_cq = 1 << 24;
@@ -128,8 +129,8 @@ void Context::query_gid_entry(Command& command) {
 void Context::query_gid_table(Command& command) {
   const auto entry_bytes = command.in<std::uint64_t>(UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE);
   const std::size_t room = command.bytes(UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES);
-  if (command.in<std::uint32_t>(UVERBS_ATTR_QUERY_GID_TABLE_FLAGS) != 0 || entry_bytes < sizeof(ib_uverbs_gid_entry) ||
-      entry_bytes > 4096)
+  if (command.in<std::uint32_t>(UVERBS_ATTR_QUERY_GID_TABLE_FLAGS) != 0 ||
+      entry_bytes < sizeof(ib_uverbs_gid_entry) || entry_bytes > 4096)
     refuse(EINVAL, "query the GIDs", "the entries' size or flags make no sense");
   if (room / entry_bytes < gid_count) refuse(EINVAL, "query the GIDs", "there is no room for two");
   std::vector<std::byte> out(entry_bytes * gid_count);

@@ -19,7 +19,8 @@ EventQueue::EventQueue(std::size_t event_bytes) : event_bytes_(event_bytes) {
   write_fd_ = fds[1];
   fcntl(write_fd_, F_SETFL, O_NONBLOCK);
   // An opening of its own, as "never block" belongs to the opening that the program shares otherwise.
-  read_fd_ = libc::open(("/proc/self/fd/" + std::to_string(program_fd_)).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  read_fd_ =
+      libc::open(("/proc/self/fd/" + std::to_string(program_fd_)).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (read_fd_ < 0) {
     const int reason = errno;
     libc::close(fds[0]);
@@ -41,7 +42,8 @@ void EventQueue::push(std::span<const std::byte> event) {
 void EventQueue::retry() noexcept {
   // Far below a pipe's atomic size: an event goes whole or not at all.
   while (!waiting_.empty()) {
-    if (libc::write(write_fd_, waiting_.front().data(), event_bytes_) != static_cast<ssize_t>(event_bytes_)) return;
+    if (libc::write(write_fd_, waiting_.front().data(), event_bytes_) != static_cast<ssize_t>(event_bytes_))
+      return;
     waiting_.pop_front();
   }
 }
@@ -49,7 +51,8 @@ void EventQueue::retry() noexcept {
 std::uint32_t EventQueue::take_back(std::uint64_t object) {
   std::deque<std::vector<std::byte>> all;
   std::vector<std::byte> event(event_bytes_);
-  while (::read(read_fd_, event.data(), event_bytes_) == static_cast<ssize_t>(event_bytes_)) all.push_back(event);
+  while (::read(read_fd_, event.data(), event_bytes_) == static_cast<ssize_t>(event_bytes_))
+    all.push_back(event);
   for (auto& later : waiting_) all.push_back(std::move(later));
   waiting_.clear();
   std::uint32_t taken = 0;

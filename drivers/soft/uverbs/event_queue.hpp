@@ -35,7 +35,7 @@ class EventQueue {
  private:
   std::size_t event_bytes_;
   int program_fd_ = -1;
-  int read_fd_ = -1;   // of this side, never blocks
+  int read_fd_ = -1;  // of this side, never blocks
   int write_fd_ = -1;
   std::deque<std::vector<std::byte>> waiting_;
 };

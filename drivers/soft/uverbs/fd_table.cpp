@@ -44,7 +44,8 @@ std::shared_ptr<FdTarget> find(int fd) noexcept {
 }
 
 void remove(int fd) noexcept {
-  if (fd < 0 || fd >= max_fds || known[static_cast<std::size_t>(fd)].load(std::memory_order_acquire) == 0) return;
+  if (fd < 0 || fd >= max_fds || known[static_cast<std::size_t>(fd)].load(std::memory_order_acquire) == 0)
+    return;
   std::shared_ptr<FdTarget> ended;  // ends after the lock is gone
   Table& t = table();
   const std::lock_guard guard(t.mutex);

@@ -27,7 +27,8 @@ inline ssize_t write(int fd, const void* data, std::size_t bytes) noexcept {
   static const auto function = next<ssize_t(int, const void*, std::size_t)>("write");
   return function(fd, data, bytes);
 }
-inline void* mmap(void* address, std::size_t bytes, int protection, int flags, int fd, off_t offset) noexcept {
+inline void* mmap(void* address, std::size_t bytes, int protection, int flags, int fd,
+                  off_t offset) noexcept {
   static const auto function = next<void*(void*, std::size_t, int, int, int, off_t)>("mmap64");
   return function(address, bytes, protection, flags, fd, offset);
 }

@@ -15,22 +15,24 @@ namespace {
 
 constexpr std::uint64_t page_bytes = 4096;
 constexpr std::uint32_t optional_access = 0x3ff00000;  // may be ignored
-constexpr std::uint32_t known_access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-                                       IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_HUGETLB |
-                                       optional_access;
+constexpr std::uint32_t known_access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                                       IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
+                                       IBV_ACCESS_MW_BIND | IBV_ACCESS_HUGETLB | optional_access;
 
 void check_access(std::uint32_t access) {
   if ((access & IBV_ACCESS_ON_DEMAND) != 0)
     refuse(EOPNOTSUPP, "register memory", "the software NIC has no on-demand paging");
-  if ((access & ~known_access) != 0) refuse(EINVAL, "register memory", "it has access flags that nobody knows");
+  if ((access & ~known_access) != 0)
+    refuse(EINVAL, "register memory", "it has access flags that nobody knows");
   const bool remote_change = (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0;
   if (remote_change && (access & IBV_ACCESS_LOCAL_WRITE) == 0)
     refuse(EINVAL, "register memory", "remote write and remote atomic access need local write access, too");
 }
 
 driver::Access to_access(std::uint32_t access) noexcept {
-  static_assert(static_cast<std::uint32_t>(driver::all_access) ==
-                (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC));
+  static_assert(
+      static_cast<std::uint32_t>(driver::all_access) ==
+      (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC));
   return static_cast<driver::Access>(access & static_cast<std::uint32_t>(driver::all_access));
 }
 
@@ -45,7 +47,8 @@ void check_memory(std::uint64_t start, std::uint64_t bytes, bool writable) {
   // A kernel before 5.14 does not know the advice.
   if (errno == EINVAL && madvise(reinterpret_cast<void*>(first), end - first, MADV_NORMAL) == 0) return;
   if (errno == EINTR || errno == EAGAIN) return;
-  refuse(errno == ENOMEM ? EFAULT : errno, "register memory", "some of it is not mapped, or may not be accessed so");
+  refuse(errno == ENOMEM ? EFAULT : errno, "register memory",
+         "some of it is not mapped, or may not be accessed so");
 }
 
 }  // namespace
@@ -81,21 +84,25 @@ void Context::reg_mr(Command& command) {
 
 void Context::rereg_mr(Command& command) {
   const auto asked = command.in<ib_uverbs_rereg_mr>(UVERBS_ATTR_CORE_IN);
-  constexpr std::uint32_t known = IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
+  constexpr std::uint32_t known =
+      IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
   if (asked.flags == 0 || (asked.flags & ~known) != 0)
     refuse(EINVAL, "register memory again", "the flags make no sense");
   MrObject* mr = find<MrObject>(asked.mr_handle, "memory region");
-  const std::uint32_t access = (asked.flags & IBV_REREG_MR_CHANGE_ACCESS) != 0 ? asked.access_flags : mr->access;
+  const std::uint32_t access =
+      (asked.flags & IBV_REREG_MR_CHANGE_ACCESS) != 0 ? asked.access_flags : mr->access;
   check_access(access);
-  PdObject* pd = (asked.flags & IBV_REREG_MR_CHANGE_PD) != 0 ? find<PdObject>(asked.pd_handle, "protection domain")
-                                                             : mr->pd.get();
+  PdObject* pd = (asked.flags & IBV_REREG_MR_CHANGE_PD) != 0
+                     ? find<PdObject>(asked.pd_handle, "protection domain")
+                     : mr->pd.get();
   std::span<std::byte> memory = mr->memory;
   std::uint64_t address = mr->address;
   if ((asked.flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0) {
     memory = {reinterpret_cast<std::byte*>(asked.start), asked.length};
     address = asked.hca_va;
   }
-  check_memory(reinterpret_cast<std::uint64_t>(memory.data()), memory.size(), (access & IBV_ACCESS_LOCAL_WRITE) != 0);
+  check_memory(reinterpret_cast<std::uint64_t>(memory.data()), memory.size(),
+               (access & IBV_ACCESS_LOCAL_WRITE) != 0);
   nic().regions().change(mr->key, pd->number, memory, to_access(access), address);
   mr->pd = Use<PdObject>(pd);
   mr->memory = memory;

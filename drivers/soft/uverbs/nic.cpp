@@ -170,11 +170,16 @@ void Nic::notify_all() {
 void Nic::on_incident(SoftQp& soft_qp, QpIncident incident) noexcept {
   auto& qp = static_cast<QpObject&>(soft_qp);
   switch (incident) {
-    case QpIncident::request_refused: return qp.async.async(IBV_EVENT_QP_REQ_ERR);
-    case QpIncident::access_refused: return qp.async.async(IBV_EVENT_QP_ACCESS_ERR);
-    case QpIncident::broken: return qp.async.async(IBV_EVENT_QP_FATAL);
-    case QpIncident::established: return qp.async.async(IBV_EVENT_COMM_EST);
-    case QpIncident::last_buffer: return qp.async.async(IBV_EVENT_QP_LAST_WQE_REACHED);
+    case QpIncident::request_refused:
+      return qp.async.async(IBV_EVENT_QP_REQ_ERR);
+    case QpIncident::access_refused:
+      return qp.async.async(IBV_EVENT_QP_ACCESS_ERR);
+    case QpIncident::broken:
+      return qp.async.async(IBV_EVENT_QP_FATAL);
+    case QpIncident::established:
+      return qp.async.async(IBV_EVENT_COMM_EST);
+    case QpIncident::last_buffer:
+      return qp.async.async(IBV_EVENT_QP_LAST_WQE_REACHED);
   }
 }
 
@@ -185,7 +190,9 @@ void Nic::on_overrun(SoftCq& soft_cq) noexcept {
   cq.async.async(IBV_EVENT_CQ_ERR);
 }
 
-void Nic::on_limit(SoftSrq& srq) noexcept { static_cast<SrqObject&>(srq).async.async(IBV_EVENT_SRQ_LIMIT_REACHED); }
+void Nic::on_limit(SoftSrq& srq) noexcept {
+  static_cast<SrqObject&>(srq).async.async(IBV_EVENT_SRQ_LIMIT_REACHED);
+}
 
 // --- the thread -------------------------------------------------------------------------------
 

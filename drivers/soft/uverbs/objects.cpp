@@ -43,8 +43,9 @@ void CqObject::notify() {
   ++completions.sent;
 }
 
-QpObject::QpObject(Nic& the_nic, PdObject* the_pd, CqObject* the_send_cq, CqObject* the_recv_cq, SrqObject* the_srq,
-                   std::uint32_t the_page, driver::Transport the_transport, const QpMemory& memory)
+QpObject::QpObject(Nic& the_nic, PdObject* the_pd, CqObject* the_send_cq, CqObject* the_recv_cq,
+                   SrqObject* the_srq, std::uint32_t the_page, driver::Transport the_transport,
+                   const QpMemory& memory)
     : SoftQp(the_nic.engine(), the_pd->number, *the_send_cq, *the_recv_cq, the_transport, memory),
       nic(the_nic),
       pd_use(the_pd),

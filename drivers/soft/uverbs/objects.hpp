@@ -121,8 +121,8 @@ struct CqObject final : Object, SoftCq {
   bool armed = false;
   bool solicited_only = false;
   std::uint32_t last_arm = 0xffffffff;
-  std::uint32_t armed_at = 0;    // the reader's index then
-  std::uint32_t told_upto = 0;   // producer index at the last event
+  std::uint32_t armed_at = 0;     // the reader's index then
+  std::uint32_t told_upto = 0;    // producer index at the last event
   std::uint32_t told_number = 4;  // the number that event was good for; 4: none yet
 };
 

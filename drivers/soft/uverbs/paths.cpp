@@ -41,9 +41,9 @@ PathKind look_up(const char* path, char (&out)[PATH_MAX]) noexcept {
   if (path == nullptr || path[0] != '/' || (path[1] != 's' && path[1] != 'd')) return PathKind::other;
   const std::string_view text(path);
   if (is_under(text, nodes)) {
-    if (text != "/dev/infiniband/uverbs0") return PathKind::absent;
+    if (text != "/dev/infiniband/uverbs0" && text != "/dev/infiniband/rdma_cm") return PathKind::absent;
     std::strcpy(out, "/dev/null");
-    return PathKind::uverbs;
+    return text.ends_with("rdma_cm") ? PathKind::cm : PathKind::uverbs;
   }
   for (const std::string_view dir : redirected) {
     if (!is_under(text, dir)) continue;

@@ -16,6 +16,7 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "pollen/drivers/soft/uverbs/cm.hpp"
 #include "pollen/drivers/soft/uverbs/context.hpp"
 #include "pollen/drivers/soft/uverbs/fd_table.hpp"
 #include "pollen/drivers/soft/uverbs/libc.hpp"
@@ -47,10 +48,13 @@ int open_device(const char* path, int flags) noexcept {
 // The path to use, or null with errno when there is nothing.
 const char* instead(const char* path, char (&buffer)[PATH_MAX]) noexcept {
   switch (softmlx5::look_up(path, buffer)) {
-    case PathKind::other: return path;
+    case PathKind::other:
+      return path;
     case PathKind::redirected:
-    case PathKind::uverbs: return buffer;
-    case PathKind::absent: break;
+    case PathKind::uverbs:
+    case PathKind::cm: return buffer;
+    case PathKind::absent:
+      break;
   }
   errno = ENOENT;
   return nullptr;
@@ -67,7 +71,9 @@ Result with_path(const char* path, Result failed, Call&& call) noexcept {
 template <typename Call>
 int open_path(const char* path, int flags, Call&& call) noexcept {
   char buffer[PATH_MAX];
-  if (softmlx5::look_up(path, buffer) == PathKind::uverbs) return open_device(buffer, flags);
+  const PathKind kind = softmlx5::look_up(path, buffer);
+  if (kind == PathKind::uverbs) return open_device(buffer, flags);
+  if (kind == PathKind::cm) return softmlx5::open_cm_channel();
   return with_path(path, -1, call);
 }
 
@@ -95,34 +101,34 @@ int duplicate(int from, int to) noexcept {
 
 // --- paths ------------------------------------------------------------------------------------
 
-#define SOFTMLX5_OPEN(name)                                                            \
-  SOFTMLX5_EXPORT int name(const char* path, int flags, ...) {                         \
-    static const auto real = next<int(const char*, int, ...)>(#name);                  \
-    va_list arguments;                                                                 \
-    va_start(arguments, flags);                                                        \
-    const mode_t mode = mode_of(flags, arguments);                                     \
-    va_end(arguments);                                                                 \
+#define SOFTMLX5_OPEN(name)                                                               \
+  SOFTMLX5_EXPORT int name(const char* path, int flags, ...) {                            \
+    static const auto real = next<int(const char*, int, ...)>(#name);                     \
+    va_list arguments;                                                                    \
+    va_start(arguments, flags);                                                           \
+    const mode_t mode = mode_of(flags, arguments);                                        \
+    va_end(arguments);                                                                    \
     return open_path(path, flags, [&](const char* at) { return real(at, flags, mode); }); \
   }
 SOFTMLX5_OPEN(open)
 SOFTMLX5_OPEN(open64)
 
-#define SOFTMLX5_OPENAT(name)                                                               \
-  SOFTMLX5_EXPORT int name(int dir, const char* path, int flags, ...) {                     \
-    static const auto real = next<int(int, const char*, int, ...)>(#name);                  \
-    va_list arguments;                                                                      \
-    va_start(arguments, flags);                                                             \
-    const mode_t mode = mode_of(flags, arguments);                                          \
-    va_end(arguments);                                                                      \
+#define SOFTMLX5_OPENAT(name)                                                                  \
+  SOFTMLX5_EXPORT int name(int dir, const char* path, int flags, ...) {                        \
+    static const auto real = next<int(int, const char*, int, ...)>(#name);                     \
+    va_list arguments;                                                                         \
+    va_start(arguments, flags);                                                                \
+    const mode_t mode = mode_of(flags, arguments);                                             \
+    va_end(arguments);                                                                         \
     return open_path(path, flags, [&](const char* at) { return real(dir, at, flags, mode); }); \
   }
 SOFTMLX5_OPENAT(openat)
 SOFTMLX5_OPENAT(openat64)
 
 // What open becomes in programs that were built with _FORTIFY_SOURCE.
-#define SOFTMLX5_OPEN_2(name)                                                      \
-  SOFTMLX5_EXPORT int name(const char* path, int flags) {                          \
-    static const auto real = next<int(const char*, int)>(#name);                   \
+#define SOFTMLX5_OPEN_2(name)                                                       \
+  SOFTMLX5_EXPORT int name(const char* path, int flags) {                           \
+    static const auto real = next<int(const char*, int)>(#name);                    \
     return open_path(path, flags, [&](const char* at) { return real(at, flags); }); \
   }
 SOFTMLX5_OPEN_2(__open_2)
@@ -141,20 +147,20 @@ SOFTMLX5_EXPORT DIR* opendir(const char* path) {
   return with_path(path, static_cast<DIR*>(nullptr), [&](const char* at) { return real(at); });
 }
 
-#define SOFTMLX5_STAT(name, type)                                                 \
-  SOFTMLX5_EXPORT int name(const char* path, struct type* out) noexcept {         \
-    static const auto real = next<int(const char*, struct type*)>(#name);         \
-    return with_path(path, -1, [&](const char* at) { return real(at, out); });    \
+#define SOFTMLX5_STAT(name, type)                                              \
+  SOFTMLX5_EXPORT int name(const char* path, struct type* out) noexcept {      \
+    static const auto real = next<int(const char*, struct type*)>(#name);      \
+    return with_path(path, -1, [&](const char* at) { return real(at, out); }); \
   }
 SOFTMLX5_STAT(stat, stat)
 SOFTMLX5_STAT(stat64, stat64)
 SOFTMLX5_STAT(lstat, stat)
 SOFTMLX5_STAT(lstat64, stat64)
 
-#define SOFTMLX5_FSTATAT(name, type)                                                             \
-  SOFTMLX5_EXPORT int name(int dir, const char* path, struct type* out, int flags) noexcept {    \
-    static const auto real = next<int(int, const char*, struct type*, int)>(#name);              \
-    return with_path(path, -1, [&](const char* at) { return real(dir, at, out, flags); });       \
+#define SOFTMLX5_FSTATAT(name, type)                                                          \
+  SOFTMLX5_EXPORT int name(int dir, const char* path, struct type* out, int flags) noexcept { \
+    static const auto real = next<int(int, const char*, struct type*, int)>(#name);           \
+    return with_path(path, -1, [&](const char* at) { return real(dir, at, out, flags); });    \
   }
 SOFTMLX5_FSTATAT(fstatat, stat)
 SOFTMLX5_FSTATAT(fstatat64, stat64)
@@ -165,10 +171,10 @@ SOFTMLX5_EXPORT int statx(int dir, const char* path, int flags, unsigned mask, s
 }
 
 // What stat is in programs that were built for older C libraries.
-#define SOFTMLX5_XSTAT(name, type)                                                         \
-  SOFTMLX5_EXPORT int name(int version, const char* path, struct type* out) noexcept {     \
-    static const auto real = next<int(int, const char*, struct type*)>(#name);             \
-    return with_path(path, -1, [&](const char* at) { return real(version, at, out); });    \
+#define SOFTMLX5_XSTAT(name, type)                                                      \
+  SOFTMLX5_EXPORT int name(int version, const char* path, struct type* out) noexcept {  \
+    static const auto real = next<int(int, const char*, struct type*)>(#name);          \
+    return with_path(path, -1, [&](const char* at) { return real(version, at, out); }); \
   }
 SOFTMLX5_XSTAT(__xstat, stat)
 SOFTMLX5_XSTAT(__xstat64, stat64)
@@ -212,18 +218,24 @@ SOFTMLX5_EXPORT int dup3(int fd, int to, int flags) noexcept {
   return duplicate(fd, real(fd, to, flags));
 }
 
-#define SOFTMLX5_FCNTL(name)                                                        \
-  SOFTMLX5_EXPORT int name(int fd, int command, ...) {                              \
-    static const auto real = next<int(int, int, ...)>(#name);                       \
-    va_list arguments;                                                              \
-    va_start(arguments, command);                                                   \
-    void* const argument = va_arg(arguments, void*);                                \
-    va_end(arguments);                                                              \
-    const int result = real(fd, command, argument);                                 \
+#define SOFTMLX5_FCNTL(name)                                                                  \
+  SOFTMLX5_EXPORT int name(int fd, int command, ...) {                                        \
+    static const auto real = next<int(int, int, ...)>(#name);                                 \
+    va_list arguments;                                                                        \
+    va_start(arguments, command);                                                             \
+    void* const argument = va_arg(arguments, void*);                                          \
+    va_end(arguments);                                                                        \
+    const int result = real(fd, command, argument);                                           \
     return command == F_DUPFD || command == F_DUPFD_CLOEXEC ? duplicate(fd, result) : result; \
   }
 SOFTMLX5_FCNTL(fcntl)
 SOFTMLX5_FCNTL(fcntl64)
+
+SOFTMLX5_EXPORT ssize_t write(int fd, const void* data, std::size_t bytes) {
+  if (const auto channel = softmlx5::fd_table::find_as<softmlx5::CmChannel>(fd); channel != nullptr)
+    return softmlx5::write_cm_command(fd, channel, data, bytes);
+  return softmlx5::libc::write(fd, data, bytes);
+}
 
 // The kernel's own RDMA devices are not to be seen: libibverbs then reads sysfs.
 SOFTMLX5_EXPORT int socket(int family, int type, int protocol) noexcept {
@@ -252,14 +264,14 @@ SOFTMLX5_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
   return real(fd, request, argument);
 }
 
-#define SOFTMLX5_MMAP(name)                                                                                     \
-  SOFTMLX5_EXPORT void* name(void* address, std::size_t bytes, int protection, int flags, int fd, off_t offset) \
-      noexcept {                                                                                                \
-    static const auto real = next<void*(void*, std::size_t, int, int, int, off_t)>(#name);                      \
-    if (fd >= 0)                                                                                                \
-      if (const auto context = softmlx5::fd_table::find_as<softmlx5::Context>(fd); context != nullptr)          \
-        return context->map(address, bytes, protection, flags, static_cast<std::uint64_t>(offset));             \
-    return real(address, bytes, protection, flags, fd, offset);                                                 \
+#define SOFTMLX5_MMAP(name)                                                                            \
+  SOFTMLX5_EXPORT void* name(void* address, std::size_t bytes, int protection, int flags, int fd,      \
+                             off_t offset) noexcept {                                                  \
+    static const auto real = next<void*(void*, std::size_t, int, int, int, off_t)>(#name);             \
+    if (fd >= 0)                                                                                       \
+      if (const auto context = softmlx5::fd_table::find_as<softmlx5::Context>(fd); context != nullptr) \
+        return context->map(address, bytes, protection, flags, static_cast<std::uint64_t>(offset));    \
+    return real(address, bytes, protection, flags, fd, offset);                                        \
   }
 SOFTMLX5_MMAP(mmap)
 SOFTMLX5_MMAP(mmap64)

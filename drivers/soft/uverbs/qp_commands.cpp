@@ -20,10 +20,14 @@ std::shared_ptr<EventQueue> async_queue(const Command& command, std::uint16_t id
 
 driver::Transport transport_of(std::uint64_t type) {
   switch (type) {
-    case IBV_QPT_RC: return driver::Transport::rc;
-    case IBV_QPT_UC: return driver::Transport::uc;
-    case IBV_QPT_UD: return driver::Transport::ud;
-    default: refuse(EOPNOTSUPP, "create a QP", "the software NIC has RC, UC and UD");
+    case IBV_QPT_RC:
+      return driver::Transport::rc;
+    case IBV_QPT_UC:
+      return driver::Transport::uc;
+    case IBV_QPT_UD:
+      return driver::Transport::ud;
+    default:
+      refuse(EOPNOTSUPP, "create a QP", "the software NIC has RC, UC and UD");
   }
 }
 
@@ -47,12 +51,12 @@ void Context::create_srq(Command& command) {
   // libmlx5 says one less than there are, and a gather list that fills the WQE.
   const std::uint32_t entries = max_wr + 1;
   const std::uint32_t stride = std::bit_ceil((max_sge + 1) * queue::segment_bytes);
-  if (!is_ring(entries) || entries == 0 || max_sge == 0 || max_sge > 31 || asked.buf_addr == 0 || asked.db_addr == 0 ||
-      asked.db_addr % 4 != 0)
+  if (!is_ring(entries) || entries == 0 || max_sge == 0 || max_sge > 31 || asked.buf_addr == 0 ||
+      asked.db_addr == 0 || asked.db_addr % 4 != 0)
     refuse(EINVAL, "create a shared receive queue", "its memory or its size makes no sense");
   const auto limit = command.in<std::uint32_t>(UVERBS_ATTR_CREATE_SRQ_LIMIT);
-  auto srq = std::make_unique<SrqObject>(pd, reinterpret_cast<const std::byte*>(asked.buf_addr), entries, stride,
-                                         reinterpret_cast<const std::uint32_t*>(asked.db_addr));
+  auto srq = std::make_unique<SrqObject>(pd, reinterpret_cast<const std::byte*>(asked.buf_addr), entries,
+                                         stride, reinterpret_cast<const std::uint32_t*>(asked.db_addr));
   srq->number = nic().next_number();
   srq->max_wr = max_wr;
   srq->max_sge = max_sge;
@@ -73,7 +77,8 @@ void Context::modify_srq(Command& command) {
   if ((asked.attr_mask & ~static_cast<std::uint32_t>(IBV_SRQ_LIMIT)) != 0)
     refuse(EINVAL, "modify a shared receive queue", "only its limit can be changed");
   if ((asked.attr_mask & IBV_SRQ_LIMIT) == 0) return;
-  if (asked.srq_limit > srq->max_wr) refuse(EINVAL, "modify a shared receive queue", "the limit is beyond its size");
+  if (asked.srq_limit > srq->max_wr)
+    refuse(EINVAL, "modify a shared receive queue", "the limit is beyond its size");
   srq->limit = asked.srq_limit;
   if (srq->limit == 0 || srq->available() >= srq->limit) return;
   srq->limit = 0;
@@ -117,13 +122,13 @@ void Context::create_qp(Command& command) {
                                     MLX5_QP_FLAG_UAR_PAGE_INDEX | MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_UC |
                                     MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_MC;
   if ((asked.flags & ~allowed) != 0 || (flags & ~std::uint32_t{IB_UVERBS_QP_CREATE_SQ_SIG_ALL}) != 0)
-    refuse(EOPNOTSUPP, "create a QP", fmt::format("the software NIC lacks what flags {:#x} and {:#x} ask for",
-                                                  asked.flags, flags));
+    refuse(EOPNOTSUPP, "create a QP",
+           fmt::format("the software NIC lacks what flags {:#x} and {:#x} ask for", asked.flags, flags));
   if ((asked.flags & MLX5_QP_FLAG_UAR_PAGE_INDEX) == 0)
     refuse(EOPNOTSUPP, "create a QP", "it names no register page");
   const std::uint64_t recv_bytes = std::uint64_t{asked.rq_wqe_count} << (asked.rq_wqe_shift & 31);
-  if (!is_ring(asked.sq_wqe_count) || !is_ring(asked.rq_wqe_count) || asked.buf_addr % queue::block_bytes != 0 ||
-      asked.db_addr == 0 || asked.db_addr % 8 != 0 ||
+  if (!is_ring(asked.sq_wqe_count) || !is_ring(asked.rq_wqe_count) ||
+      asked.buf_addr % queue::block_bytes != 0 || asked.db_addr == 0 || asked.db_addr % 8 != 0 ||
       (asked.rq_wqe_count != 0 && (asked.rq_wqe_shift < 4 || asked.rq_wqe_shift > 9)) ||
       (asked.buf_addr == 0 && asked.sq_wqe_count + asked.rq_wqe_count != 0))
     refuse(EINVAL, "create a QP", "its memory or its sizes make no sense");
@@ -137,7 +142,8 @@ void Context::create_qp(Command& command) {
   memory.records = reinterpret_cast<std::uint32_t*>(asked.db_addr);
   memory.srq = srq;
   memory.user_index = asked.uidx;
-  auto qp = std::make_unique<QpObject>(nic(), pd, send_cq, recv_cq, srq, asked.bfreg_index, transport, memory);
+  auto qp =
+      std::make_unique<QpObject>(nic(), pd, send_cq, recv_cq, srq, asked.bfreg_index, transport, memory);
   qp->cap = command.in<ib_uverbs_qp_cap>(UVERBS_ATTR_CREATE_QP_CAP);
   if (srq == nullptr) {
     qp->cap.max_recv_wr = asked.rq_wqe_count;

@@ -26,7 +26,8 @@ constexpr std::uint32_t alt = IBV_QP_ALT_PATH;
 constexpr std::uint32_t mig = IBV_QP_PATH_MIG_STATE;
 constexpr std::uint32_t rnr_timer = IBV_QP_MIN_RNR_TIMER;
 constexpr std::uint32_t to_peer = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-constexpr std::uint32_t retries = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+constexpr std::uint32_t retries =
+    IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
 
 struct Move {
   std::uint32_t needs;
@@ -45,8 +46,7 @@ std::optional<Move> move_of(QpState from, QpState to, Transport transport) noexc
   if (from == QpState::init && to == QpState::rtr)
     return Move{(ud ? 0U : to_peer) | (rc ? IBV_QP_MAX_DEST_RD_ATOMIC | rnr_timer : 0U),
                 pkey | (ud ? qkey : alt | access)};
-  if (from == QpState::rtr && to == QpState::rts)
-    return Move{IBV_QP_SQ_PSN | (rc ? retries : 0U), running};
+  if (from == QpState::rtr && to == QpState::rts) return Move{IBV_QP_SQ_PSN | (rc ? retries : 0U), running};
   if (from == QpState::rts && to == QpState::rts) return Move{0, running};
   if (from == QpState::rts && to == QpState::sqd) return Move{0, IBV_QP_EN_SQD_ASYNC_NOTIFY};
   if (from == QpState::sqd && to == QpState::rts) return Move{0, running};
@@ -108,8 +108,9 @@ void set(QpAttributes& a, const ib_uverbs_modify_qp& in) {
 }
 
 driver::InitConfig init_of(const QpAttributes& a) noexcept {
-  return {.remote_access = static_cast<driver::Access>(a.access & static_cast<std::uint32_t>(driver::all_access)),
-          .qkey = a.qkey};
+  return {
+      .remote_access = static_cast<driver::Access>(a.access & static_cast<std::uint32_t>(driver::all_access)),
+      .qkey = a.qkey};
 }
 
 driver::RtrConfig rtr_of(const QpAttributes& a) noexcept {
@@ -184,8 +185,8 @@ void Context::modify_qp(Command& command) {
     refuse(EINVAL, "modify a QP", fmt::format("there is no move from {} to {}", name(from), name(to)));
   if ((mask & rule->needs) != rule->needs || (mask & ~(rule->needs | rule->allows)) != 0)
     refuse(EINVAL, "modify a QP",
-           fmt::format("the move from {} to {} needs attributes {:#x} and allows {:#x}; these are {:#x}", name(from),
-                       name(to), rule->needs, rule->allows, mask));
+           fmt::format("the move from {} to {} needs attributes {:#x} and allows {:#x}; these are {:#x}",
+                       name(from), name(to), rule->needs, rule->allows, mask));
   set(qp->attributes, in);
   move(*qp, to);
 }

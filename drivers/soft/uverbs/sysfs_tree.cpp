@@ -27,7 +27,8 @@ void put(const std::string& root, const std::string& path, const std::string& te
   std::filesystem::create_directories(std::filesystem::path(file).parent_path(), ignored);
   const int fd = libc::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   const std::string line = text + "\n";
-  const bool written = fd >= 0 && libc::write(fd, line.data(), line.size()) == static_cast<ssize_t>(line.size());
+  const bool written =
+      fd >= 0 && libc::write(fd, line.data(), line.size()) == static_cast<ssize_t>(line.size());
   const int reason = errno;
   if (fd >= 0) libc::close(fd);
   if (!written) throw Error(reason, {.attempted = "write what stands for /sys", .on = file});

@@ -66,7 +66,8 @@ void UarPages::free(std::uint32_t page) noexcept {
   if (std::erase(used_, page) != 0) free_.push_back(page);
 }
 
-void* UarPages::map(std::uint32_t page, void* address, std::size_t bytes, int protection, int flags) noexcept {
+void* UarPages::map(std::uint32_t page, void* address, std::size_t bytes, int protection,
+                    int flags) noexcept {
   const bool known = page == clock_page ? (protection & PROT_WRITE) == 0
                                         : std::find(used_.begin(), used_.end(), page) != used_.end();
   if (bytes > uar_page_bytes || !known) {

@@ -63,7 +63,8 @@ class UarPages {
   std::uint64_t read(std::uint32_t page, std::uint32_t offset) noexcept {
     std::atomic_ref<std::uint64_t> reg(
         *reinterpret_cast<std::uint64_t*>(memory_ + std::size_t{page} * uar_page_bytes + offset));
-    if (reg.load(std::memory_order_relaxed) == 0) [[likely]] return 0;
+    if (reg.load(std::memory_order_relaxed) == 0) [[likely]]
+      return 0;
     return reg.exchange(0, std::memory_order_acquire);
   }
   static std::uint32_t second_word(std::uint64_t rung) noexcept {

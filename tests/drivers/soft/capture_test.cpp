@@ -35,13 +35,15 @@ std::string output_of(const std::string& command) {
 
 // RoCEv2 has no UDP checksum, over IPv6 neither. What the payloads are taken for is not asked.
 std::vector<Frame> dissect(const std::string& path) {
-  std::istringstream lines(output_of(fmt::format(
-      "tshark -r {} -o udp.check_checksum:TRUE -o ip.check_checksum:TRUE -o udp.ignore_ipv6_zero_checksum:TRUE "
-      "--disable-protocol rpcordma --disable-protocol infiniband.eoib --disable-protocol lnet "
-      "--disable-protocol smb_direct -T fields -E separator=';' -E occurrence=f "
-      "-e frame.protocols -e infiniband.bth.opcode -e infiniband.bth.destqp -e infiniband.bth.psn -e _ws.expert "
-      "2>/dev/null",
-      path)));
+  std::istringstream lines(output_of(
+      fmt::format("tshark -r {} -o udp.check_checksum:TRUE -o ip.check_checksum:TRUE -o "
+                  "udp.ignore_ipv6_zero_checksum:TRUE "
+                  "--disable-protocol rpcordma --disable-protocol infiniband.eoib --disable-protocol lnet "
+                  "--disable-protocol smb_direct -T fields -E separator=';' -E occurrence=f "
+                  "-e frame.protocols -e infiniband.bth.opcode -e infiniband.bth.destqp -e "
+                  "infiniband.bth.psn -e _ws.expert "
+                  "2>/dev/null",
+                  path)));
   std::vector<Frame> frames;
   for (std::string line; std::getline(lines, line);) {
     std::istringstream fields(line);
@@ -60,9 +62,11 @@ void check_clean(const std::vector<Frame>& frames) {
   REQUIRE_FALSE(frames.empty());
   std::size_t bad = 0;
   for (const Frame& frame : frames)
-    if (frame.protocols.find("udp:infiniband") == std::string::npos || frame.opcode == ~0U || !frame.expert.empty()) {
+    if (frame.protocols.find("udp:infiniband") == std::string::npos || frame.opcode == ~0U ||
+        !frame.expert.empty()) {
       if (bad++ < 3)
-        MESSAGE(fmt::format("{} opcode {:#x} psn {} {}", frame.protocols, frame.opcode, frame.psn, frame.expert));
+        MESSAGE(
+            fmt::format("{} opcode {:#x} psn {} {}", frame.protocols, frame.opcode, frame.psn, frame.expert));
     }
   CHECK(bad == 0);
 }
@@ -77,7 +81,9 @@ std::vector<PacketOp> ops_to(const std::vector<Frame>& frames, std::uint32_t qpn
 }  // namespace
 
 TEST_SUITE("soft.capture") {
-  TEST_CASE("all connected operations, in one packet and in many, dissect with their opcodes and consecutive PSNs") {
+  TEST_CASE(
+      "all connected operations, in one packet and in many, dissect with their opcodes and consecutive "
+      "PSNs") {
     if (!have_tshark()) {
       MESSAGE("skipped: there is no tshark");
       return;
@@ -114,9 +120,10 @@ TEST_SUITE("soft.capture") {
         burst.cmp_swap(pair.a.sge(0, 8), pair.b.remote(64), 1, 2);
         burst.send_with_inv(pair.a.sge(0, 3), window->rkey());
       }
-      expected = {send_only,  send_first, send_middle, send_last,     send_only_imm, send_first, send_last_imm,
-                  write_only, write_first, write_middle, write_last,  write_only_imm, write_first, write_last_imm,
-                  write_only, read_request, read_request, fetch_add,  cmp_swap,      send_only_inv};
+      expected = {send_only,    send_first,     send_middle, send_last,      send_only_imm,
+                  send_first,   send_last_imm,  write_only,  write_first,    write_middle,
+                  write_last,   write_only_imm, write_first, write_last_imm, write_only,
+                  read_request, read_request,   fetch_add,   cmp_swap,       send_only_inv};
       REQUIRE(pair.until([&] { return pair.a.sent.size() == 14; }));
       for (const auto& done : pair.a.sent) REQUIRE(done.ok());
     }

@@ -19,7 +19,8 @@ class Window {
     REQUIRE(at != MAP_FAILED);
     base_ = static_cast<std::byte*>(at);
     for (std::size_t offset = 0; offset < bytes; offset += piece_bytes)
-      REQUIRE(mmap(base_ + offset, piece_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED);
+      REQUIRE(mmap(base_ + offset, piece_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) !=
+              MAP_FAILED);
     close(fd);
   }
   ~Window() { munmap(base_, bytes_); }
@@ -65,7 +66,8 @@ TEST_SUITE("soft.large") {
       auto burst = pair.a.qp().send_burst();
       for (std::uint64_t i = 0; i < 4; ++i)
         REQUIRE(burst.read(Sge{target.span().data(), gib, to->lkey()},
-                           {reinterpret_cast<std::uint64_t>(window.span().data()), from->rkey()}, {.wr_id = i}));
+                           {reinterpret_cast<std::uint64_t>(window.span().data()), from->rkey()},
+                           {.wr_id = i}));
     }
     REQUIRE(pair.until([&] { return pair.a.sent.size() == 4; }, std::chrono::seconds(60)));
     for (const auto& done : pair.a.sent) {

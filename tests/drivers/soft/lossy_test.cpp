@@ -16,12 +16,8 @@ using namespace rig;
 namespace {
 
 const char* const wires[] = {
-    "loss=0.08",
-    "dup=0.2",
-    "reorder=0.2:8",
-    "delay=0.2:40us",
-    "corrupt=0.08",
-    "loss=0.03,dup=0.05,reorder=0.1:5,delay=0.05:60us,corrupt=0.03",
+    "loss=0.08",      "dup=0.2",      "reorder=0.2:8",
+    "delay=0.2:40us", "corrupt=0.08", "loss=0.03,dup=0.05,reorder=0.1:5,delay=0.05:60us,corrupt=0.03",
 };
 constexpr std::uint64_t seeds[] = {1, 2, 3};
 
@@ -180,7 +176,8 @@ TEST_SUITE("soft.lossy") {
         for (const auto& done : pair.a.sent) {
           if (!done.ok()) MESSAGE(queue::describe(done));
           good = good && done.ok() && done.wr_id == completed &&
-                 is_message(pair.a.memory.data() + completed % slots * slot_bytes, completed % 100, done.byte_len);
+                 is_message(pair.a.memory.data() + completed % slots * slot_bytes, completed % 100,
+                            done.byte_len);
           ++completed;
         }
         pair.a.sent.clear();
@@ -220,8 +217,10 @@ TEST_SUITE("soft.lossy") {
     });
   }
 
-  TEST_CASE("an atomic's answer is kept while the peer may ask for it, though READs are asked for again and again") {
-    for (const std::uint64_t seed : {1, 2, 3, 4, 5, 6, 7, 8}) {
+  TEST_CASE(
+      "an atomic's answer is kept while the peer may ask for it, though READs are asked for again and "
+      "again") {
+    for (std::uint64_t seed = 1; seed <= 8; ++seed) {
       CAPTURE(seed);
       constexpr std::uint64_t total = 4000;
       Pair pair(quick(), faulty("loss=0.12", seed));
@@ -247,7 +246,8 @@ TEST_SUITE("soft.lossy") {
     }
   }
 
-  TEST_CASE("all operations mixed complete in order, and what they leave is what one after the other leaves") {
+  TEST_CASE(
+      "all operations mixed complete in order, and what they leave is what one after the other leaves") {
     on_every_wire([](const soft::SoftOptions& wire) {
       constexpr std::uint64_t total = 600;
       Pair pair(quick(1024), wire);
@@ -270,17 +270,23 @@ TEST_SUITE("soft.lossy") {
           // Groups of five: fetch_add, WRITE, READ back of it, SEND, NOP.
           const std::size_t shared = 8192 + n / 5 % 64 * slot_bytes;
           switch (n % 5) {
-            case 0: burst.fetch_add(pair.a.sge(slot, 8), pair.b.remote(0), 1, {.wr_id = n}); break;
+            case 0:
+              burst.fetch_add(pair.a.sge(slot, 8), pair.b.remote(0), 1, {.wr_id = n});
+              break;
             case 1:
               write_message(pair.a.memory.data() + slot, n / 5);
               burst.write(pair.a.sge(slot, length_of(n / 5)), pair.b.remote(shared), {.wr_id = n});
               break;
-            case 2: burst.read(pair.a.sge(slot, length_of(n / 5)), pair.b.remote(shared), {.wr_id = n}); break;
+            case 2:
+              burst.read(pair.a.sge(slot, length_of(n / 5)), pair.b.remote(shared), {.wr_id = n});
+              break;
             case 3:
               write_message(pair.a.memory.data() + slot, n / 5);
               burst.send(pair.a.sge(slot, length_of(n / 5)), {.wr_id = n});
               break;
-            default: burst.nop({.wr_id = n}); break;
+            default:
+              burst.nop({.wr_id = n});
+              break;
           }
         }
         for (const auto& done : pair.a.sent) {
@@ -341,7 +347,8 @@ TEST_SUITE("soft.lossy") {
   }
 
   TEST_CASE("a wire that loses everything ends in retry exceeded, after as many tries as were asked for") {
-    const std::string file = (std::filesystem::temp_directory_path() / fmt::format("pollen-lossy-{}.pcap", getpid())).string();
+    const std::string file =
+        (std::filesystem::temp_directory_path() / fmt::format("pollen-lossy-{}.pcap", getpid())).string();
     {
       soft::SoftOptions wire = faulty("loss=1", 1);
       wire.pcap_path = file;
@@ -366,7 +373,8 @@ TEST_SUITE("soft.lossy") {
   }
 
   TEST_CASE("faults do happen: packets are sent again on a lossy wire and none on a whole one") {
-    const std::string file = (std::filesystem::temp_directory_path() / fmt::format("pollen-lossy-{}.pcap", getpid())).string();
+    const std::string file =
+        (std::filesystem::temp_directory_path() / fmt::format("pollen-lossy-{}.pcap", getpid())).string();
     for (const char* wire : {"loss=0.05", "corrupt=0.05", "seed=9"}) {
       CAPTURE(wire);
       {

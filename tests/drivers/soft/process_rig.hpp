@@ -46,7 +46,8 @@ class TempDir {
   std::string file(const std::string& name) const { return path_ + "/" + name; }
   std::vector<std::string> files() const {
     std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(path_)) names.push_back(entry.path().filename());
+    for (const auto& entry : std::filesystem::directory_iterator(path_))
+      names.push_back(entry.path().filename());
     std::sort(names.begin(), names.end());
     return names;
   }
@@ -76,7 +77,8 @@ class Talk {
   T receive() const {
     T value;
     pollfd wait{fd_, POLLIN, 0};
-    if (poll(&wait, 1, 10'000) != 1 || recv(fd_, &value, sizeof value, MSG_WAITALL) != static_cast<ssize_t>(sizeof value))
+    if (poll(&wait, 1, 10'000) != 1 ||
+        recv(fd_, &value, sizeof value, MSG_WAITALL) != static_cast<ssize_t>(sizeof value))
       throw std::runtime_error("the other process says nothing");
     return value;
   }
@@ -128,7 +130,8 @@ class Child {
   Talk talk() const { return Talk(fd_); }
   void kill(int number) const { ::kill(pid_, number); }
   // Exit code; 1000 + signal when one ended it; -1 when it does not end in time.
-  int wait(std::chrono::milliseconds limit = std::chrono::seconds(30), const std::function<void()>& meanwhile = {}) {
+  int wait(std::chrono::milliseconds limit = std::chrono::seconds(30),
+           const std::function<void()>& meanwhile = {}) {
     int status = 0;
     if (!within(limit, [&] {
           if (meanwhile) meanwhile();
@@ -147,12 +150,12 @@ class Child {
 };
 
 // For a child's body: nonzero is the line that failed.
-#define CHILD_REQUIRE(condition)                                                              \
-  do {                                                                                        \
-    if (!(condition)) {                                                                       \
-      std::fprintf(stderr, "child: %s:%d: %s is not so\n", __FILE__, __LINE__, #condition);   \
-      return 1;                                                                               \
-    }                                                                                         \
+#define CHILD_REQUIRE(condition)                                                            \
+  do {                                                                                      \
+    if (!(condition)) {                                                                     \
+      std::fprintf(stderr, "child: %s:%d: %s is not so\n", __FILE__, __LINE__, #condition); \
+      return 1;                                                                             \
+    }                                                                                       \
   } while (false)
 
 struct PeerInfo {

@@ -69,12 +69,13 @@ class RawQp {
     const queue::SendRing& ring = qp_->send_ring();
     const auto count = static_cast<std::uint32_t>(wqe.segments.size());
     for (std::uint32_t i = 0; i < count; ++i) {
-      const std::uint32_t at = (producer_ * queue::segments_per_block + i) % (ring.blocks * queue::segments_per_block);
+      const std::uint32_t at =
+          (producer_ * queue::segments_per_block + i) % (ring.blocks * queue::segments_per_block);
       std::memcpy(ring.wqes + at * queue::segment_bytes, wqe.segments[i].data(), queue::segment_bytes);
     }
-    auto* ctrl = reinterpret_cast<queue::CtrlSegment*>(ring.wqes + producer_ % ring.blocks * queue::block_bytes);
-    ctrl->opmod_idx_opcode =
-        big_endian(big_endian(ctrl->opmod_idx_opcode) | (producer_ & 0xffff) << 8);
+    auto* ctrl =
+        reinterpret_cast<queue::CtrlSegment*>(ring.wqes + producer_ % ring.blocks * queue::block_bytes);
+    ctrl->opmod_idx_opcode = big_endian(big_endian(ctrl->opmod_idx_opcode) | (producer_ & 0xffff) << 8);
     ctrl->qpn_ds = big_endian(wqe.says_qpn.value_or(qpn()) << 8 | wqe.says_segments.value_or(count));
     const auto index = static_cast<std::uint16_t>(producer_);
     producer_ += queue::blocks_of_segments(count);
@@ -130,7 +131,8 @@ class RawCq {
   // The next CQE. Tells the device of it only in acknowledge().
   std::optional<RawCqe> next() {
     const queue::CqRing& ring = cq_->ring();
-    const auto* cqe = reinterpret_cast<const queue::Cqe*>(ring.cqes + consumer_ % ring.entries * queue::cqe_bytes);
+    const auto* cqe =
+        reinterpret_cast<const queue::Cqe*>(ring.cqes + consumer_ % ring.entries * queue::cqe_bytes);
     const std::uint8_t op_own = __atomic_load_n(&cqe->op_own, __ATOMIC_ACQUIRE);
     const std::uint8_t owner = (consumer_ & ring.entries) != 0 ? queue::cqe_owner : 0;
     if (op_own >> 4 == MLX5_CQE_INVALID || (op_own & queue::cqe_owner) != owner) return std::nullopt;
@@ -147,7 +149,8 @@ class RawCq {
 };
 
 // Between QPs of whichever kind, both to rts.
-inline void connect_raw(driver::Qp& a, const End& a_end, driver::Qp& b, const End& b_end, const QpOptions& options) {
+inline void connect_raw(driver::Qp& a, const End& a_end, driver::Qp& b, const End& b_end,
+                        const QpOptions& options) {
   const auto one = [&](driver::Qp& self, const End& peer, const driver::Qp& other) {
     driver::RtrConfig rtr = options.rtr;
     rtr.path.remote_gid = peer.gid;

@@ -85,7 +85,8 @@ TEST_SUITE("soft.shm.limits") {
       driver::PathConfig path;
       path.remote_gid = b.gid;
       path.local_gid_index = 1;
-      a.qp().send_burst().send_to(a.port->create_address(*a.pd, path, b.qp().qpn(), options.init.qkey), a.sge(0, 8));
+      a.qp().send_burst().send_to(a.port->create_address(*a.pd, path, b.qp().qpn(), options.init.qkey),
+                                  a.sge(0, 8));
       for (int i = 0; i < 1000; ++i) a.turn();
       CHILD_REQUIRE(a.sent.size() == 1 && a.sent[0].ok());
       return 0;
@@ -95,7 +96,8 @@ TEST_SUITE("soft.shm.limits") {
   TEST_CASE("a read-only filesystem is a sentence") {
     TempDir dir;
     const soft::SoftOptions wire = shared_memory(dir);
-    on_tmpfs(dir, "size=1m,mode=0700",
-             [&] { return expect_error([&] { soft::make_driver(wire)->open(""); }, "read-only"); }, MS_RDONLY);
+    on_tmpfs(
+        dir, "size=1m,mode=0700",
+        [&] { return expect_error([&] { soft::make_driver(wire)->open(""); }, "read-only"); }, MS_RDONLY);
   }
 }

@@ -36,12 +36,16 @@ struct Memory {
   Memory(End& end, bool in_arena) : plain(in_arena ? 0 : 2 * half) {
     if (in_arena) arena.emplace(memory::ArenaOptions{.bytes = 2 * half, .largest = memory::PageKind::plain});
     bytes = in_arena ? arena->span() : std::span(plain);
-    region = end.pd->register_memory(bytes, driver::all_access,
-                                     in_arena ? driver::SharedBacking{arena->fd(), 0} : driver::SharedBacking{});
+    region =
+        end.pd->register_memory(bytes, driver::all_access,
+                                in_arena ? driver::SharedBacking{arena->fd(), 0} : driver::SharedBacking{});
   }
-  Sge sge(std::size_t offset, std::uint32_t count) const { return {bytes.data() + offset, count, region->lkey()}; }
+  Sge sge(std::size_t offset, std::uint32_t count) const {
+    return {bytes.data() + offset, count, region->lkey()};
+  }
   void fill(std::size_t offset, std::size_t count, unsigned seed) const {
-    for (std::size_t i = 0; i < count; ++i) bytes[offset + i] = static_cast<std::byte>(i * 13 + i / 253 + seed);
+    for (std::size_t i = 0; i < count; ++i)
+      bytes[offset + i] = static_cast<std::byte>(i * 13 + i / 253 + seed);
   }
   bool holds(std::size_t offset, std::size_t count, unsigned seed) const {
     for (std::size_t i = 0; i < count; ++i)
@@ -66,7 +70,8 @@ TEST_SUITE("soft.shm") {
       bool arena;
       bool copy;
     };
-    for (const Case& one : {Case{"arenas", true, false}, Case{"plain memory", false, false}, Case{"copied", true, true}}) {
+    for (const Case& one :
+         {Case{"arenas", true, false}, Case{"plain memory", false, false}, Case{"copied", true, true}}) {
       CAPTURE(one.name);
       TempDir dir;
       soft::SoftOptions wire = shared_memory(dir);
@@ -216,7 +221,7 @@ TEST_SUITE("soft.shm") {
       TempDir dir;
       const soft::SoftOptions wire = shared_memory(dir);
       QpOptions options;
-      options.rts.timeout = 14;  // eight times 67 ms: more than a busy machine keeps a process waiting
+      options.rts.timeout = 16;  // eight times 268 ms: more than a busy machine keeps a process waiting
       Child child([&](Talk talk) -> int {
         auto device = soft::make_driver(wire)->open("");
         End end(*device, options);
@@ -230,7 +235,7 @@ TEST_SUITE("soft.shm") {
       std::uint64_t good = 0;
       bool failed = false;
       bool killed = false;
-      REQUIRE(within(std::chrono::seconds(10), [&] {
+      REQUIRE(within(std::chrono::seconds(20), [&] {
         if (!killed) {
           auto burst = end.qp().send_burst();
           while (reads ? burst.read(end.sge(0, 50'000), {peer.address, peer.rkey})
@@ -283,7 +288,8 @@ TEST_SUITE("soft.shm") {
         CHILD_REQUIRE(within(std::chrono::seconds(20), [&] {
           end.turn();
           for (const auto& done : end.received) {
-            if (!done.ok() || done.wr_id != seen || !end.holds(seen % 64 * 8192, 5000, static_cast<unsigned>(seen)))
+            if (!done.ok() || done.wr_id != seen ||
+                !end.holds(seen % 64 * 8192, 5000, static_cast<unsigned>(seen)))
               return true;
             ++seen;
             end.qp().post_receive(end.sge(buffers % 64 * 8192, 8192), buffers);
@@ -382,140 +388,6 @@ TEST_SUITE("soft.shm") {
       CHECK(arrived);
       child.talk().send(char{1});
       CHECK(child.wait() == 0);
-    }
-  }
-}
-
-TEST_SUITE("soft.shm.files") {
-  TEST_CASE("what a crash has left is cleaned at the next start, and what lives stays") {
-    TempDir dir;
-    const soft::SoftOptions wire = shared_memory(dir);
-    const auto holder = [&](Talk talk) -> int {
-      auto driver = soft::make_driver(wire);
-      auto device = driver->open("");
-      std::vector<std::unique_ptr<driver::Port>> ports;
-      for (int i = 0; i < 3; ++i) ports.push_back(device->open_port());
-      for (auto& port : ports) port->arm();
-      talk.send(char{1});
-      talk.receive<char>();
-      return 0;
-    };
-    Child dead(holder);
-    dead.talk().receive<char>();
-    Child alive(holder);
-    alive.talk().receive<char>();
-    CHECK(dir.files().size() == 1 + 2 * 6);
-    dead.kill(SIGKILL);
-    dead.wait();
-    auto device = soft::make_driver(wire)->open("");
-    CHECK(dir.files() == std::vector<std::string>{"soft0", "soft0.3", "soft0.3.wake", "soft0.4", "soft0.4.wake",
-                                                  "soft0.5", "soft0.5.wake"});
-    alive.talk().send(char{1});
-    CHECK(alive.wait() == 0);
-    CHECK(dir.files() == std::vector<std::string>{"soft0"});
-  }
-
-  TEST_CASE("a hundred engines leave nothing, and their places are taken again") {
-    TempDir dir;
-    auto device = soft::make_driver(shared_memory(dir))->open("");
-    for (int round = 0; round < 3; ++round) {
-      std::vector<std::unique_ptr<End>> ends;
-      for (std::uint32_t i = 0; i < 100; ++i) {
-        ends.push_back(std::make_unique<End>(*device, QpOptions{}, 4096));
-        CHECK((ends.back()->qp().qpn() >> 14) == i);
-      }
-      CHECK(dir.files().size() == 101);
-    }
-    CHECK(dir.files() == std::vector<std::string>{"soft0"});
-  }
-
-  TEST_CASE("the devices of both wires, and of two directories, work side by side in one process") {
-    TempDir first_dir;
-    TempDir second_dir;
-    const QpOptions options;
-    Pair one(options, in_process());
-    Pair two(options, shared_memory(first_dir));
-    Pair three(options, shared_memory(second_dir));
-    CHECK(first_dir.files().size() == 3);
-    CHECK(second_dir.files().size() == 3);
-    for (Pair* pair : {&one, &two, &three}) {
-      pair->a.fill(0, 5000, 9);
-      pair->a.qp().send_burst().write(pair->a.sge(0, 5000), pair->b.remote(0));
-      REQUIRE(pair->until([&] { return !pair->a.sent.empty(); }));
-      CHECK(pair->a.sent[0].ok());
-      CHECK(pair->b.holds(0, 5000, 9));
-    }
-    // One more comes, and goes.
-    { End extra(*two.device, options); }
-    for (Pair* pair : {&one, &two, &three}) {
-      pair->a.sent.clear();
-      queue::Qp& a = pair->a.add_qp(options);
-      queue::Qp& b = pair->b.add_qp(options);
-      connect(pair->a, a, pair->b, b, options);
-      a.send_burst().write(pair->a.sge(0, 5000), pair->b.remote(0));
-      REQUIRE(pair->until([&] { return !pair->a.sent.empty(); }));
-      CHECK(pair->a.sent[0].ok());
-    }
-  }
-
-  TEST_CASE("an engine that took a dead one's place keeps its file when peers bury the dead one") {
-    TempDir dir;
-    const QpOptions options;
-    auto driver = soft::make_driver(shared_memory(dir));
-    auto first = driver->open("soft0");
-    auto second = driver->open("soft1");
-    End a(*first, options);
-    auto b = std::make_unique<End>(*second, options);
-    connect(a, a.qp(), *b, b->qp(), options);
-    b.reset();
-    b = std::make_unique<End>(*second, options);
-    REQUIRE(dir.holds("soft1.0"));
-    within(std::chrono::milliseconds(200), [&] {
-      a.turn();
-      return false;
-    });
-    CHECK(dir.holds("soft1.0"));
-  }
-
-  TEST_CASE("a directory that can't be used is refused in a sentence with the way out, and no descriptor is lost") {
-    const auto open_descriptors = [] {
-      std::size_t count = 0;
-      for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
-      return count;
-    };
-    const auto refused = [&](const std::string& path, const char* words) {
-      soft::SoftOptions wire;
-      wire.shm_dir = path;
-      const std::size_t before = open_descriptors();
-      try {
-        auto device = soft::make_driver(wire)->open("");
-        FAIL_CHECK("it was opened");
-      } catch (const Error& error) {
-        CAPTURE(std::string(error.what()));
-        CHECK(std::string(error.what()).find(words) != std::string::npos);
-        CHECK(std::string(error.what()).find(path) != std::string::npos);
-        CHECK_FALSE(error.text().remedy.empty());
-      }
-      CHECK(open_descriptors() == before);
-    };
-    TempDir dir;
-    {
-      std::ofstream file(dir.file("file"));
-      file << "x";
-    }
-    refused(dir.file("file"), "not a directory");
-    {
-      std::filesystem::create_directory(dir.file("old"));
-      std::ofstream table(dir.file("old/soft0"));
-      table << "what is this?";
-    }
-    refused(dir.file("old"), "another release");
-    if (geteuid() == 0) {
-      std::filesystem::create_directory(dir.file("theirs"));
-      REQUIRE(chown(dir.file("theirs").c_str(), 65534, 65534) == 0);
-      refused(dir.file("theirs"), "belongs to user 65534");
-    } else {
-      MESSAGE("skipped: a directory of another user (needs root)");
     }
   }
 }

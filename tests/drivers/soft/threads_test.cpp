@@ -31,7 +31,8 @@ bool in_time(const std::function<bool()>& done) {
 }  // namespace
 
 TEST_SUITE("soft.threads") {
-  TEST_CASE("engines on two threads exchange messages of all sizes while a third registers and ends regions") {
+  TEST_CASE(
+      "engines on two threads exchange messages of all sizes while a third registers and ends regions") {
     for (const bool copy : {false, true}) {
       CAPTURE(copy);
       soft::SoftOptions wire = in_process();
@@ -157,7 +158,8 @@ TEST_SUITE("soft.threads") {
         while (pair.a.sent.empty() || pair.a.sent.back().ok()) {
           {
             auto burst = a.send_burst();
-            while (burst.write(pair.a.sge(0, 32'000), {reinterpret_cast<std::uint64_t>(memory.data()), rkey})) {
+            while (
+                burst.write(pair.a.sge(0, 32'000), {reinterpret_cast<std::uint64_t>(memory.data()), rkey})) {
             }
           }
           pair.a.turn();

@@ -18,8 +18,8 @@ QpOptions ud_options() {
   return options;
 }
 
-queue::Address address_of(End& from, const driver::Gid& gid, std::uint32_t qpn, std::uint32_t qkey = 0x11111111,
-                          std::uint32_t gid_index = 1) {
+queue::Address address_of(End& from, const driver::Gid& gid, std::uint32_t qpn,
+                          std::uint32_t qkey = 0x11111111, std::uint32_t gid_index = 1) {
   driver::PathConfig path;
   path.remote_gid = gid;
   path.local_gid_index = gid_index;
@@ -96,7 +96,8 @@ TEST_SUITE("soft.ud") {
     Pair pair(ud_options());
     const driver::Gid gid = pair.device->query_port().gids.at(0).gid;
     post(pair.b, 0, 200);
-    pair.a.qp().send_burst().send_to(address_of(pair.a, gid, pair.b.qp().qpn(), 0x11111111, 0), pair.a.sge(0, 100));
+    pair.a.qp().send_burst().send_to(address_of(pair.a, gid, pair.b.qp().qpn(), 0x11111111, 0),
+                                     pair.a.sge(0, 100));
     REQUIRE(pair.until([&] { return !pair.b.received.empty(); }));
     CHECK((pair.b.memory[0] >> 4) == std::byte{6});
     CHECK(std::memcmp(pair.b.memory.data() + 8, gid.bytes.data(), 16) == 0);
@@ -115,7 +116,8 @@ TEST_SUITE("soft.ud") {
       {
         auto burst = pair.a.qp().send_burst();
         REQUIRE(burst.send_inline_to(to_b, {pair.a.memory.data(), bytes}));
-        const Sge list[3] = {pair.a.sge(0, bytes / 2), pair.a.sge(bytes / 2, 0), pair.a.sge(bytes / 2, bytes - bytes / 2)};
+        const Sge list[3] = {pair.a.sge(0, bytes / 2), pair.a.sge(bytes / 2, 0),
+                             pair.a.sge(bytes / 2, bytes - bytes / 2)};
         REQUIRE(burst.send_to(to_b, std::span<const Sge>(list)));
       }
       REQUIRE(pair.until([&] { return pair.a.sent.size() == 2 && pair.b.received.size() == 2; }));
@@ -124,7 +126,8 @@ TEST_SUITE("soft.ud") {
     }
   }
 
-  TEST_CASE("a wrong queue key, a QP that does not exist, or no receive: dropped, and the sender is content") {
+  TEST_CASE(
+      "a wrong queue key, a QP that does not exist, or no receive: dropped, and the sender is content") {
     Pair pair(ud_options());
     const std::uint32_t qpn = pair.b.qp().qpn();
     const auto wrong_key = address_of(pair.a, pair.b.gid, qpn, 0x11111110);
@@ -159,7 +162,8 @@ TEST_SUITE("soft.ud") {
   TEST_CASE("a queue key with its top bit set stands for the sender's own") {
     Pair pair(ud_options());
     post(pair.b, 0, 200);
-    pair.a.qp().send_burst().send_to(address_of(pair.a, pair.b.gid, pair.b.qp().qpn(), 0x80000000), pair.a.sge(0, 8));
+    pair.a.qp().send_burst().send_to(address_of(pair.a, pair.b.gid, pair.b.qp().qpn(), 0x80000000),
+                                     pair.a.sge(0, 8));
     CHECK(pair.until([&] { return !pair.b.received.empty(); }));
   }
 
@@ -240,11 +244,13 @@ TEST_SUITE("soft.ud") {
     REQUIRE(hub.received.size() == peers);
     for (const auto& got : hub.received) {
       REQUIRE(got.ok());
-      const auto from = std::find_if(ends.begin(), ends.end(), [&](const auto& end) { return end->qp().qpn() == got.src_qpn; });
+      const auto from = std::find_if(ends.begin(), ends.end(),
+                                     [&](const auto& end) { return end->qp().qpn() == got.src_qpn; });
       REQUIRE(from != ends.end());
       const auto number = static_cast<std::size_t>(from - ends.begin());
       CHECK(hub.holds(got.wr_id * 200 + grh, 100, static_cast<unsigned>(number)));
-      hub.qp().send_burst().send_to(address_of(hub, (*from)->gid, got.src_qpn), hub.sge(got.wr_id * 200 + grh, 100));
+      hub.qp().send_burst().send_to(address_of(hub, (*from)->gid, got.src_qpn),
+                                    hub.sge(got.wr_id * 200 + grh, 100));
     }
     for (int i = 0; i < 100; ++i) hub.turn();
     for (std::size_t i = 0; i < peers; ++i) {

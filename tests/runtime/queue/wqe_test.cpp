@@ -226,6 +226,11 @@ TEST_SUITE("queue.wqe") {
            [&](std::uint8_t f) {
              return expect(ExpectedWqe(MLX5_OPCODE_SEND, qpn, f).datagram(to.segment));
            }},
+          {"UD SEND_WITH_IMM",
+           [&](SendBurst& b, const WrOptions& o) { return b.send_inline_to_with_imm(to, bytes, imm, o); },
+           [&](std::uint8_t f) {
+             return expect(ExpectedWqe(MLX5_OPCODE_SEND_IMM, qpn, f, imm_be).datagram(to.segment));
+           }},
       };
       for (const Request& request : shapes) {
         const std::string wrong = wrong_at(position, request, {.wr_id = size});
@@ -315,6 +320,11 @@ TEST_SUITE("queue.wqe") {
             {"UD SEND", [&](SendBurst& b, const WrOptions& o) { return b.send_to(to, list, o); },
              [&](std::uint8_t f) {
                return expect(ExpectedWqe(MLX5_OPCODE_SEND, qpn, f).datagram(to.segment));
+             }},
+            {"UD SEND_WITH_IMM",
+             [&](SendBurst& b, const WrOptions& o) { return b.send_to_with_imm(to, list, imm, o); },
+             [&](std::uint8_t f) {
+               return expect(ExpectedWqe(MLX5_OPCODE_SEND_IMM, qpn, f, imm_be).datagram(to.segment));
              }},
         };
         for (const Request& request : shapes) {
