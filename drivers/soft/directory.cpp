@@ -37,7 +37,7 @@ LocalInboxes& local_inboxes() {
 
 class FileLock {
  public:
-  explicit FileLock(int fd) noexcept : fd_(fd) {
+  explicit FileLock(int fd) noexcept : threads_(mutex()), fd_(fd) {
     while (flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
     }
   }
@@ -46,6 +46,12 @@ class FileLock {
   FileLock& operator=(const FileLock&) = delete;
 
  private:
+  // flock() is between open files: the threads of a process need one more.
+  static std::mutex& mutex() {
+    static std::mutex one;
+    return one;
+  }
+  const std::lock_guard<std::mutex> threads_;
   int fd_;
 };
 
@@ -159,10 +165,18 @@ struct Directory::Table {
 
 Directory::Directory(std::uint32_t device, const SoftOptions& options)
     : device_(device), wire_(options.wire), dir_(options.shm_dir.empty() ? default_dir() : options.shm_dir) {
-  if (wire_ == Wire::shared_memory) open_table();
+  if (wire_ != Wire::shared_memory) return;
+  try {
+    open_table();
+  } catch (...) {
+    close_table();
+    throw;
+  }
 }
 
-Directory::~Directory() {
+Directory::~Directory() { close_table(); }
+
+void Directory::close_table() noexcept {
   if (table_ != nullptr) munmap(table_, sizeof(Table));
   if (table_fd_ >= 0) ::close(table_fd_);
 }
@@ -317,6 +331,7 @@ void Directory::bury(std::uint32_t device, std::uint32_t slot) noexcept {
   // Another device's table is swept by its own next user; its inbox can go at once.
   if (table_ == nullptr) return;
   if (device != device_) {
+    if (open_inbox(device, slot) != nullptr) return;  // another engine has its place already
     unlink(inbox_path(device, slot).c_str());
     unlink(wake_path(device, slot).c_str());
     return;

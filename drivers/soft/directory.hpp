@@ -62,6 +62,10 @@ class InboxMapping {
   Inbox& inbox() const noexcept { return *inbox_; }
   ProcessId owner() const noexcept { return {inbox_->header.pid, inbox_->header.start_time}; }
 
+  // Of an engine in this process: the region table that it looks keys up in.
+  void set_reader(const void* regions) noexcept { reader_.store(regions, std::memory_order_relaxed); }
+  const void* reader() const noexcept { return reader_.load(std::memory_order_relaxed); }
+
   // Somebody reads it: its engine was not closed and its process lives. Reads /proc.
   bool is_attended() const noexcept;
   void close() noexcept;  // the owner's, at its end
@@ -77,6 +81,7 @@ class InboxMapping {
  private:
   Inbox* inbox_;
   int fd_;
+  std::atomic<const void*> reader_{nullptr};
 };
 
 class Directory {
@@ -115,6 +120,7 @@ class Directory {
   std::string path(std::uint32_t device) const;
   std::string inbox_path(std::uint32_t device, std::uint32_t slot) const;
   void open_table();
+  void close_table() noexcept;
   void sweep() noexcept;
 
   std::uint32_t device_;

@@ -35,6 +35,7 @@ Engine::Engine(Directory& directory, RegionTable& regions, std::unique_ptr<Tap> 
   auto place = directory_.take_slot();
   slot_ = place.slot;
   inbox_ = std::move(place.inbox);
+  inbox_->set_reader(&regions_);
   regions_.add_engine(&turns_);
   now_ns_ = clock_ns();
 }
@@ -103,7 +104,10 @@ bool Engine::progress() noexcept {
   busy |= transmit_all();
   if (tapped_ && tap_->holds_any()) {
     now_ns_ = clock_ns();
-    busy |= tap_->release(now_ns_);
+    if (tap_->release(now_ns_)) {
+      busy = true;
+      for (auto& [id, link] : links_) note_commit(*link);
+    }
   }
   for (SoftQp* qp : errored_) flush(*qp);
   if (!dirty_links_.empty()) wake_peers();
@@ -172,12 +176,14 @@ void Engine::dispatch(const Incoming& from, const Packet& packet, const std::byt
   if (qp->link == nullptr || qp->link->engine_id() != from.sender_engine) return;
   if (packet.run > 1 && (packet.flags & packet_by_reference) == 0) return;
   if ((packet.flags & packet_by_reference) != 0) {
-    if (packet.reference.backing == own_address_space)
-      payload = from.sender == self_ ? reinterpret_cast<const std::byte*>(packet.reference.offset) : nullptr;
+    const std::uint32_t bytes = (psns_of(packet) - 1) * qp->mtu + packet.payload_bytes;
+    const bool own = packet.reference.backing == own_address_space;
+    if (own)
+      payload = from.sender == self_ ? regions_.readable(packet.reference.inode, packet.reference.offset, bytes) : nullptr;
     else
-      payload = from.memory->find(packet.reference, (psns_of(packet) - 1) * qp->mtu + packet.payload_bytes);
+      payload = from.memory->find(packet.reference, bytes);
     if (payload == nullptr) {
-      const_cast<Incoming&>(from).rx.refuse_references();
+      if (!own) const_cast<Incoming&>(from).rx.refuse_references();
       return on_unreadable(*this, *qp, packet);
     }
   }
@@ -235,7 +241,9 @@ bool Engine::refer(Link& link, const RegionEntry& region, std::uint64_t address,
                    Packet& packet) const noexcept {
   if (!references_allowed_ || link.references_refused()) return false;
   if (link.same_process()) {
-    packet.reference = {own_address_space, 0, address + region.shift};
+    // The peer looks the key up again: the region may end while the packet is under way.
+    if (link.reader() != &regions_) return false;
+    packet.reference = {own_address_space, region.key.load(std::memory_order_relaxed), address + region.shift};
   } else {
     if (region.backing_fd == own_address_space) return false;
     packet.reference = {region.backing_fd, region.backing_inode,
@@ -250,6 +258,10 @@ void Engine::commit(Link& link) noexcept {
     tap_->commit(link, id(), now_ns_);
   else
     link.commit();
+  note_commit(link);
+}
+
+void Engine::note_commit(Link& link) noexcept {
   if (link.is_up() && !link.wake_due && link.inbox().header.may_sleep.load(std::memory_order_relaxed) != 0) {
     link.wake_due = true;
     dirty_links_.push_back(&link);
@@ -288,7 +300,7 @@ void Engine::look_after_peers() noexcept {
 // --- timers -----------------------------------------------------------------------------------
 
 void Engine::start_timer(SoftQp& qp) noexcept {
-  if (qp.rts.timeout != 0) qp.requester.deadline_ns = now_ns_ + (std::uint64_t{4096} << qp.rts.timeout);
+  if (qp.rts.timeout != 0 && qp.requester.rnr_until_ns == 0) qp.requester.deadline_ns = now_ns_ + (std::uint64_t{4096} << qp.rts.timeout);
   if (qp.timed) return;
   qp.timed = true;
   timed_.push_back(&qp);
@@ -311,7 +323,8 @@ void Engine::run_timers() noexcept {
 // --- completions ------------------------------------------------------------------------------
 
 void Engine::push(SoftQp& qp, SoftCq& cq, const CqeFields& fields) noexcept {
-  if (cq.push(fields, qp.user_index) || qp.state_ == driver::QpState::error) return;
+  const bool ran_over = cq.overrun();
+  if (cq.push(fields, qp.user_index) || ran_over) return;
   events_.push_back(
       {driver::Event::Kind::cq_overrun, qp.qpn(),
        fmt::format("the completion queue of QP {} ran over: it has {} entries, and more requests "

@@ -118,6 +118,7 @@ class Engine {
   Incoming& incoming(std::uint32_t lane);
   void dispatch(const Incoming& from, const Packet& packet, const std::byte* payload) noexcept;
   bool transmit_all() noexcept;
+  void note_commit(Link& link) noexcept;
   void wake_peers() noexcept;
   void look_after_peers() noexcept;
   void run_timers() noexcept;

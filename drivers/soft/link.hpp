@@ -25,6 +25,7 @@ class Link {
   std::uint32_t engine_id() const noexcept { return device_ << 16 | slot_; }
   bool is_up() const noexcept { return lane_ != nullptr; }
   bool same_process() const noexcept { return same_process_; }
+  const void* reader() const noexcept { return inbox_->reader(); }
   Inbox& inbox() const noexcept { return inbox_->inbox(); }
 
   // Looks for the peer. Throws Error only when shared memory is full.

@@ -74,6 +74,15 @@ class RegionTable {
     return entry;
   }
 
+  // `bytes` bytes at this place in memory, if the region with this key is in force and has them.
+  const std::byte* readable(std::uint32_t key, std::uint64_t place, std::uint64_t bytes) const noexcept {
+    const RegionEntry* entry = entry_of(key);
+    if (entry == nullptr || entry->key.load(std::memory_order_acquire) != key || key == 0 ||
+        !entry->covers(place - entry->shift, bytes))
+      return nullptr;
+    return reinterpret_cast<const std::byte*>(place);
+  }
+
   // A peer's SEND_WITH_INV: the key is out of force. False: no such key, or it may not be.
   bool invalidate(std::uint32_t key, std::uint32_t pd) noexcept;
 

@@ -3,6 +3,7 @@
 // still in the ring and in the program's memory, so nothing is kept but where it was.
 #include <algorithm>
 
+#include "pollen/base/error.hpp"
 #include "pollen/drivers/soft/engine.hpp"
 #include "pollen/memory/copy.hpp"
 
@@ -123,6 +124,8 @@ bool admit(Engine& engine, SoftQp& qp) noexcept {
     r.bad_wqe = syndrome;
     return false;
   }
+  // Half the circle of PSNs at most is under way: beyond it, before and after are the same.
+  if (r.head != r.tail && ((r.next_psn - r.una_psn) & psn_mask) + pending.packets > psn_mask / 2) return false;
   pending.first_psn = r.next_psn;
   r.next_psn = (r.next_psn + pending.packets) & psn_mask;
   r.next_block += wqe.blocks();
@@ -321,7 +324,12 @@ Link& datagram_link(Engine& engine, const SoftQp& qp, const PendingWqe& pending)
   std::memcpy(gid.bytes.data(), wqe.segment(3), gid.bytes.size());
   std::uint32_t dqp;
   std::memcpy(&dqp, wqe.segment(1) + offsetof(queue::AddressVector, dqp_dct), sizeof dqp);
-  return engine.link_to(gid, big_endian(dqp) & psn_mask);
+  try {
+    return engine.link_to(gid, big_endian(dqp) & psn_mask);
+  } catch (const Error&) {
+    // Shared memory is full. The link is there now, and leads nowhere until there is room.
+    return engine.link_to(gid, big_endian(dqp) & psn_mask);
+  }
 }
 
 // The WQE at the cursor can't be sent. It fails when all before it are through.
@@ -350,9 +358,9 @@ void retire(Engine& engine, SoftQp& qp) noexcept {
     } else if (psn_distance(r.una_psn, pending.last_psn()) <= 0) {
       break;
     }
-    complete(engine, qp, pending);
     if (r.head == r.cursor) ++r.cursor;
     ++r.head;
+    complete(engine, qp, pending);  // last: the completion queue may run over, which flushes the QP
   }
   // What is acknowledged need not be sent again, though the cursor had gone back before it.
   if (r.head == r.cursor && r.head != r.tail) {
@@ -469,6 +477,7 @@ void on_acknowledge(Engine& engine, SoftQp& qp, const Packet& packet) noexcept {
     static constexpr std::uint32_t tens_of_us[32] = {
         65536, 1,   2,   3,   4,    6,    8,    12,   16,   24,   32,   48,    64,    96,    128,   192,
         256,   384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
+    r.deadline_ns = 0;  // it has answered: no loss is waited for
     r.rnr_until_ns = engine.now_ns() + std::uint64_t{tens_of_us[syndrome & 0x1f]} * 10'000;
     engine.start_timer(qp);
     return;
@@ -515,6 +524,7 @@ void on_data(Engine& engine, SoftQp& qp, const Packet& packet, const std::byte* 
   }
   r.resent_for_gap = false;
   acknowledge(engine, qp, pending->first_psn);  // everything before the request is taken, too
+  if (qp.state() != QpState::rts) return;
   const auto fail = [&](std::uint8_t syndrome) { fail_at(engine, qp, pending->first_psn, syndrome, 0); };
   if (atomic != pending->is_atomic()) return fail(MLX5_CQE_SYNDROME_BAD_RESP_ERR);
   if (atomic) {

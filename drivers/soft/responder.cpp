@@ -247,7 +247,7 @@ std::uint32_t response_packets(const SoftQp& qp, const Packet& packet) noexcept 
 }
 
 void on_read(Engine& engine, SoftQp& qp, const Packet& packet) noexcept {
-  if (unsent_jobs(qp.responder) >= qp.rtr.reads_in)
+  if (unsent_jobs(qp.responder) - qp.responder.repeats >= qp.rtr.reads_in)
     return refuse(engine, qp, aeth_nak_invalid_request, "more READs and atomics came than the QP agreed to");
   if (!check_read(engine, qp, packet)) return;
   const std::uint32_t packets = response_packets(qp, packet);
@@ -257,7 +257,7 @@ void on_read(Engine& engine, SoftQp& qp, const Packet& packet) noexcept {
 }
 
 void on_atomic(Engine& engine, SoftQp& qp, const Packet& packet) noexcept {
-  if (unsent_jobs(qp.responder) >= qp.rtr.reads_in)
+  if (unsent_jobs(qp.responder) - qp.responder.repeats >= qp.rtr.reads_in)
     return refuse(engine, qp, aeth_nak_invalid_request, "more READs and atomics came than the QP agreed to");
   if (packet.address % sizeof(std::uint64_t) != 0)
     return refuse(engine, qp, aeth_nak_invalid_request, "an atomic's address is not a multiple of 8");
@@ -274,6 +274,7 @@ void on_atomic(Engine& engine, SoftQp& qp, const Packet& packet) noexcept {
   else
     value.compare_exchange_strong(original, packet.atomic.swap_add, std::memory_order_acq_rel);
   queue_job(engine, qp, {packet.psn, 1, 0, packet.rkey, packet.address, sizeof original, true, original});
+  qp.responder.answer(qp.responder.answer_tail++) = {packet.psn, original};
   accept(engine, qp, 1, true);
   qp.responder.ack_due = false;
 }
@@ -284,24 +285,26 @@ void on_duplicate(Engine& engine, SoftQp& qp, const Packet& packet) noexcept {
   switch (packet.op) {
     case PacketOp::read_request:
       // Reading again is harmless; what is asked for may be a part. Not more than were executed.
-      if (unsent_jobs(s) >= qp.rtr.reads_in) return;
+      if (s.repeats >= qp.rtr.reads_in) return;
       if (psn_distance((packet.psn + response_packets(qp, packet)) & psn_mask, s.expected_psn) > 0) return;
       if (!check_read(engine, qp, packet)) return;
       queue_job(engine, qp,
                 {packet.psn, response_packets(qp, packet), 0, packet.rkey, packet.address, packet.dma_bytes,
-                 false, 0});
+                 false, 0, true});
+      ++s.repeats;
       return;
     case PacketOp::cmp_swap:
     case PacketOp::fetch_add: {
-      // Executing again would not be: the answer is kept.
-      const auto kept = static_cast<std::uint32_t>(s.jobs.size());
-      for (std::uint32_t i = s.job_tail; i-- > (s.job_tail > kept ? s.job_tail - kept : 0);) {
-        const ResponseJob job = s.job(i);
-        if (!job.is_atomic || job.psn != packet.psn) continue;
-        if (i < s.job_head && unsent_jobs(s) < qp.rtr.reads_in) {
-          queue_job(engine, qp, job);
-          s.job(s.job_tail - 1).sent = 0;
-        }
+      // Executing again would not be: the answer is kept. Repeats don't push it out, since there is one
+      // place for each that the peer may still wait for.
+      if (s.repeats >= qp.rtr.reads_in) return;
+      const auto kept = std::min(s.answer_tail, static_cast<std::uint32_t>(s.answers.size()));
+      for (std::uint32_t i = s.answer_tail; i-- != s.answer_tail - kept;) {
+        const AtomicAnswer kept_answer = s.answer(i);
+        if (kept_answer.psn != packet.psn) continue;
+        queue_job(engine, qp, {packet.psn, 1, 0, packet.rkey, packet.address, sizeof kept_answer.original, true,
+                               kept_answer.original, true});
+        ++s.repeats;
         return;
       }
       return;
@@ -336,6 +339,7 @@ bool send_response(Engine& engine, SoftQp& qp, ResponseJob& job) noexcept {
       region = engine.regions().find(job.rkey, qp.pd, address, rest, Access::remote_read);
       if (region == nullptr) {
         qp.responder.job_head = qp.responder.job_tail;
+        qp.responder.repeats = 0;
         refuse(engine, qp, aeth_nak_remote_access, "a READ's region was ended in the middle of it");
         return false;
       }
@@ -473,6 +477,7 @@ void answer(Engine& engine, SoftQp& qp) noexcept {
     ResponseJob& job = s.job(s.job_head);
     while (job.sent < job.packets)
       if (budget-- == 0 || !send_response(engine, qp, job)) return;
+    s.repeats -= job.repeat;
   }
   if (s.nak_due != 0) {
     if (!send_acknowledge(engine, qp, s.nak_due, s.expected_psn)) return;

@@ -56,6 +56,13 @@ struct ResponseJob {
   std::uint32_t bytes;
   bool is_atomic;
   std::uint64_t original;  // atomic: the value before
+  bool repeat = false;     // asked for again: not one of the reads_in
+};
+
+// What an atomic returned, for when it is asked again: it must not be executed twice.
+struct AtomicAnswer {
+  std::uint32_t psn;
+  std::uint64_t original;
 };
 
 // The message that is being received.
@@ -101,11 +108,15 @@ struct Responder {
   bool ack_due = false;
   bool nak_sent = false;          // until the expected packet comes, no further one
   std::uint8_t nak_due = 0;       // AETH syndrome to send; 0: none
-  std::vector<ResponseJob> jobs;  // a ring of reads_in × 2
+  std::vector<ResponseJob> jobs;  // a ring of reads_in × 2: what is asked, and what is asked again
   std::uint32_t job_head = 0;     // the first that is not sent whole
   std::uint32_t job_tail = 0;
+  std::uint32_t repeats = 0;  // of those not sent whole: asked for again
+  std::vector<AtomicAnswer> answers;  // a ring of reads_in: the last atomics executed
+  std::uint32_t answer_tail = 0;
 
   ResponseJob& job(std::uint32_t i) noexcept { return jobs[i % jobs.size()]; }
+  AtomicAnswer& answer(std::uint32_t i) noexcept { return answers[i % answers.size()]; }
   bool owes() const noexcept { return ack_due || nak_due != 0 || job_head != job_tail; }
 };
 
