@@ -22,9 +22,9 @@ enum PacketPart : std::uint16_t {
   part_payload = 128,  // may be empty
 };
 
-// 0: no opcode of ours.
+// 0: no opcode of ours, or one of UC, which crosses lanes but is not framed: no wire carries it yet.
 constexpr std::uint16_t packet_parts(PacketOp op) noexcept {
-  switch (reliable_twin(op)) {
+  switch (op) {
     case PacketOp::send_first:
     case PacketOp::send_middle:
     case PacketOp::send_last:

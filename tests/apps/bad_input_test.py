@@ -181,16 +181,17 @@ class Network(Case):
         self.assert_refused(["-p", self.port, "::bad::host::"], "::bad::host::")
 
     def test_garbage_costs_a_server_one_socket(self):
+        self.need_two_lcores()
         server = self.server()
         for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" + bytes(100), os.urandom(5000), MAGIC + b"\xff" * 100,
                         frame(1, 2, b"\xff" * 40)):
             with self.connect() as stranger:
-                stranger.sendall(garbage)
-                stranger.shutdown(socket.SHUT_WR)
-                try:
+                try:  # the server may hang up at any of these
+                    stranger.sendall(garbage)
+                    stranger.shutdown(socket.SHUT_WR)
                     while stranger.recv(4096):
                         pass
-                except ConnectionResetError:
+                except OSError:
                     pass
         with self.connect():
             pass  # a port scan

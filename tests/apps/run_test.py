@@ -87,12 +87,25 @@ class Run(Case):
         self.assertRegex(client.out, r"Windows +: \d+ of .*: min .*, mean .*, max ")
 
     def test_each_lcore_has_a_row(self):
-        if len(LCORES) < 4:
-            self.skipTest(f"two lcores a side need four CPUs, {len(LCORES)} are allowed here")
-        pairs = ",".join(map(str, LCORES[:2])), ",".join(map(str, LCORES[2:4]))
-        _, client = self.pair("--lcores", pairs[0], *SMALL, server=("--lcores", pairs[1]))
-        self.assertEqual(len(rows(client.out)), 3)
-        self.assertEqual(rows(client.out)[-1][1], 600)
+        self.need_two_lcores()
+        first, second = LCORES[:2], LCORES[2:4]
+        prefix = ()
+        if len(second) < 2:
+            # Both sides on the same two: lcores are locked in /run, of which the server gets another.
+            second = first
+            prefix = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs tmpfs /run && exec "$@"', "sh")
+            if subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode != 0:
+                self.skipTest(f"two lcores a side need four CPUs, {len(LCORES)} are allowed here")
+        server = self.start("-p", self.port, "--lcores", ",".join(map(str, second)), "--idle", "sleep", prefix=prefix)
+        server.wait_for("TCP port")
+        client = self.client("--lcores", ",".join(map(str, first)), "--idle", "sleep", "--op", "send", "-q", 2,
+                             "--data_validation", *SMALL)
+        self.assertEqual(client.end(), 0, client.err)
+        self.assertEqual(server.end(), 0, server.err)
+        for process in (client, server):
+            table = rows(process.out)
+            self.assertEqual([row[1] for row in table], [600, 600, 1200])
+        self.assertIn("1200 messages of 1024 bytes checked, 0 damaged", client.out)
 
     def test_both_sides_run_in_one_process(self):
         for extra in ((), ("--soft-wire", "inproc"), ("-b",), ("--lcores", LCORES[0])):
