@@ -4,7 +4,7 @@
 cxx=${CXX:-c++} # as meson has it
 
 # Debian's package, and what shows that it is there: command:NAME, module:NAME (of pkg-config),
-# header:NAME, file:PATH. On other distributions the names on the right say what to look for.
+# header:NAME, file:PATH, clang:FLAG (Clang links with it). On other distributions the names on the right say what to look for.
 build_needs=(
   'meson command:meson'
   'ninja-build command:ninja'
@@ -44,6 +44,7 @@ has() {
     command:*) command -v "${1#*:}" ;;
     module:*) pkg-config --exists "${1#*:}" ;;
     file:*) [[ -e ${1#*:} ]] ;;
+    clang:*) echo 'int main() {}' | clang++ "${1#*:}" -x c++ - -o /dev/null ;;
     header:*) printf '#include <%s>\n' "${1#*:}" | $cxx -fsyntax-only -x c++ - ;;
   esac >/dev/null 2>&1
 }
