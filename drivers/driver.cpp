@@ -8,31 +8,44 @@ namespace pollen::driver {
 
 std::string_view name(Transport transport) noexcept {
   switch (transport) {
-    case Transport::rc: return "RC";
-    case Transport::uc: return "UC";
-    case Transport::ud: return "UD";
+    case Transport::rc:
+      return "RC";
+    case Transport::uc:
+      return "UC";
+    case Transport::ud:
+      return "UD";
   }
   return "unknown transport";
 }
 
 std::string_view name(QpState state) noexcept {
   switch (state) {
-    case QpState::reset: return "reset";
-    case QpState::init: return "init";
-    case QpState::rtr: return "rtr";
-    case QpState::rts: return "rts";
-    case QpState::sqd: return "sqd";
-    case QpState::sqe: return "sqe";
-    case QpState::error: return "error";
+    case QpState::reset:
+      return "reset";
+    case QpState::init:
+      return "init";
+    case QpState::rtr:
+      return "rtr";
+    case QpState::rts:
+      return "rts";
+    case QpState::sqd:
+      return "sqd";
+    case QpState::sqe:
+      return "sqe";
+    case QpState::error:
+      return "error";
   }
   return "unknown state";
 }
 
 std::string_view name(GidType type) noexcept {
   switch (type) {
-    case GidType::infiniband: return "InfiniBand";
-    case GidType::roce_v1: return "RoCE v1";
-    case GidType::roce_v2: return "RoCE v2";
+    case GidType::infiniband:
+      return "InfiniBand";
+    case GidType::roce_v1:
+      return "RoCE v1";
+    case GidType::roce_v2:
+      return "RoCE v2";
   }
   return "unknown GID type";
 }

@@ -79,8 +79,8 @@ struct PortInfo {
   LinkLayer link_layer = LinkLayer::ethernet;
   std::uint32_t mtu_bytes = 0;  // of an RDMA packet's payload: 256 … 4096
   std::uint16_t lid = 0;
-  double gbit_per_s = 0;        // 0: not known
-  bool needs_grh = true;        // packets carry a global header: always on Ethernet
+  double gbit_per_s = 0;  // 0: not known
+  bool needs_grh = true;  // packets carry a global header: always on Ethernet
   std::vector<GidEntry> gids;
 };
 
@@ -175,9 +175,9 @@ struct RtrConfig {
 struct RtsConfig {
   std::uint32_t local_psn = 0;
   std::uint8_t reads_out = 16;
-  std::uint8_t timeout = 14;    // 4.096 µs × 2^timeout; 0: never
+  std::uint8_t timeout = 14;  // 4.096 µs × 2^timeout; 0: never
   std::uint8_t retry_count = 7;
-  std::uint8_t rnr_retry = 7;   // 7: without limit
+  std::uint8_t rnr_retry = 7;  // 7: without limit
 };
 
 struct InitConfig {

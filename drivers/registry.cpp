@@ -59,7 +59,8 @@ bool has_device(Driver& driver, const std::string& device) {
 }
 
 [[noreturn]] void refuse(std::string attempted, std::string why, std::string remedy) {
-  throw Error(ENODEV, {.attempted = std::move(attempted), .why = std::move(why), .remedy = std::move(remedy)});
+  throw Error(ENODEV,
+              {.attempted = std::move(attempted), .why = std::move(why), .remedy = std::move(remedy)});
 }
 
 OpenedDevice opened(std::unique_ptr<Driver> driver, const std::string& device, std::string why) {
@@ -95,10 +96,10 @@ OpenedDevice open_device(std::string_view driver, const std::string& device, con
       for (const DeviceInfo& info : candidate->devices()) known += (known.empty() ? "" : ", ") + info.name;
       continue;
     }
-    const std::string because =
-        !without.empty()  ? fmt::format("{} found no {}", fmt::join(without, ", "), device.empty() ? "device" : device)
-        : all.size() == 1 ? "the only driver in this build"
-                          : "the first driver that has a device";
+    const std::string because = !without.empty()  ? fmt::format("{} found no {}", fmt::join(without, ", "),
+                                                               device.empty() ? "device" : device)
+                                : all.size() == 1 ? "the only driver in this build"
+                                                  : "the first driver that has a device";
     return opened(std::move(candidate), device, fmt::format("{}: {}", entry.name, because));
   }
   refuse(device.empty() ? "choose a device" : fmt::format("open device {}", device),

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "pollen/base/bytes.hpp"
 #include "pollen/base/error.hpp"
 #include "pollen/drivers/mlx5/port.hpp"
 #include "pollen/drivers/verbs/context.hpp"
@@ -15,7 +16,8 @@ namespace {
 
 class Device final : public driver::Device {
  public:
-  Device(driver::DeviceInfo info, ibv_context* context) : info_(std::move(info)), context_(context, info_.name) {}
+  Device(driver::DeviceInfo info, ibv_context* context)
+      : info_(std::move(info)), context_(context, info_.name) {}
 
   const driver::DeviceInfo& info() const noexcept override { return info_; }
   const driver::Limits& limits() const noexcept override { return context_.limits(); }
@@ -58,23 +60,33 @@ class Driver final : public driver::Driver {
       mlx5dv_context_attr attr{};
       ibv_context* context = mlx5dv_open_device(found.device, &attr);
       if (context == nullptr)
-        throw Error(errno, {.attempted = fmt::format("open {}", found.name),
-                            .remedy = "Check the rights of /dev/infiniband/uverbs*; in a container pass the node in"});
+        throw Error(
+            errno,
+            {.attempted = fmt::format("open {}", found.name),
+             .remedy = "Check the rights of /dev/infiniband/uverbs*; in a container pass the node in"});
       return std::make_unique<Device>(describe(found), context);
     }
     if (list.devices().empty()) {
       const verbs::NoDevice none = verbs::why_no_device();
       throw Error(ENODEV, {.attempted = "open an mlx5 device", .why = none.why, .remedy = none.remedy});
     }
-    throw Error(ENODEV, {.attempted = device.empty() ? "open an mlx5 device" : fmt::format("open {}", device),
-                         .why = names.empty() ? "this host has RDMA devices, but none of mlx5"
-                                              : fmt::format("the mlx5 devices here are {}", fmt::join(names, ", ")),
-                         .remedy = names.empty() ? "Use --driver verbs" : "Name one of them"});
+    throw Error(ENODEV,
+                {.attempted = device.empty() ? "open an mlx5 device" : fmt::format("open {}", device),
+                 .why = names.empty() ? "this host has RDMA devices, but none of mlx5"
+                                      : fmt::format("the mlx5 devices here are {}", fmt::join(names, ", ")),
+                 .remedy = names.empty() ? "Use --driver verbs" : "Name one of them"});
   }
 
  private:
   static driver::DeviceInfo describe(const verbs::FoundDevice& found) {
-    return {found.name, "mlx5", "mlx5 device, driven directly", found.numa_node};
+    // softmlx5's devices have GUIDs of their own: a report must not pass one off as a NIC.
+    constexpr std::uint64_t softmlx5_guids = 0x02706cff'fe6e;
+    const bool played =
+        big_endian(static_cast<std::uint64_t>(ibv_get_device_guid(found.device))) >> 16 == softmlx5_guids;
+    return {
+        found.name, "mlx5",
+        played ? "mlx5 device played by the software NIC, not a real one" : "mlx5 device, driven directly",
+        found.numa_node};
   }
 };
 

@@ -16,7 +16,8 @@ namespace {
 class Region final : public driver::Region {
  public:
   Region(const verbs::Context& context, ibv_pd* pd, std::span<std::byte> memory, driver::Access access)
-      : mr_(ibv_reg_mr(pd, memory.data(), memory.size(), static_cast<unsigned>(verbs::to_ibv_access(access)))) {
+      : mr_(ibv_reg_mr(pd, memory.data(), memory.size(),
+                       static_cast<unsigned>(verbs::to_ibv_access(access)))) {
     if (mr_ == nullptr) context.fail(errno, fmt::format("register {} KiB of memory", memory.size() >> 10));
     address_ = memory.data();
     bytes_ = memory.size();
@@ -44,10 +45,11 @@ std::unique_ptr<driver::Region> Pd::register_memory(std::span<std::byte> memory,
 Port::Port(const verbs::Context& context, std::uint32_t port) : context_(context), number_(port) {
   const driver::PortInfo info = context.query_port(port);
   if (!info.active)
-    throw Error(ENETDOWN, {.attempted = fmt::format("use port {}", port),
-                           .on = context.name(),
-                           .why = "the port is down",
-                           .remedy = "Bring it up (ip link set … up; check cable and switch), or name another port"});
+    throw Error(ENETDOWN,
+                {.attempted = fmt::format("use port {}", port),
+                 .on = context.name(),
+                 .why = "the port is down",
+                 .remedy = "Bring it up (ip link set … up; check cable and switch), or name another port"});
   needs_grh_ = info.needs_grh;
   ibv_td_init_attr attr{};
   thread_domain_.reset(ibv_alloc_td(context.get(), &attr));
@@ -146,10 +148,11 @@ Cq::Cq(Port& port, ibv_comp_channel* channel, std::uint32_t entries) : port_(por
   object.cq = {.in = cq_.get(), .out = &view};
   mlx5dv_init_obj(&object, MLX5DV_OBJ_CQ);
   if (view.cqe_size != queue::cqe_bytes)
-    throw Error(EPROTO, {.attempted = "take over a completion queue",
-                         .on = port.context().name(),
-                         .why = fmt::format("its entries have {} bytes, not {}", view.cqe_size, queue::cqe_bytes),
-                         .remedy = "Unset MLX5_CQE_SIZE"});
+    throw Error(EPROTO,
+                {.attempted = "take over a completion queue",
+                 .on = port.context().name(),
+                 .why = fmt::format("its entries have {} bytes, not {}", view.cqe_size, queue::cqe_bytes),
+                 .remedy = "Unset MLX5_CQE_SIZE"});
   ring_ = {static_cast<std::byte*>(view.buf), view.cqe_cnt, reinterpret_cast<std::uint32_t*>(view.dbrec)};
   arm_record_ = reinterpret_cast<std::uint32_t*>(view.dbrec) + 1;
   doorbell_ = static_cast<std::byte*>(view.cq_uar) + 0x20;  // MLX5_CQ_DOORBELL
@@ -180,9 +183,11 @@ bool Cq::arm() noexcept {
   queue::store_register(doorbell_, word);
   queue::flush_uar();
   // What came before the doorbell raises no event.
-  const auto* next = reinterpret_cast<const queue::Cqe*>(ring_.cqes + (consumer & (ring_.entries - 1)) * queue::cqe_bytes);
+  const auto* next =
+      reinterpret_cast<const queue::Cqe*>(ring_.cqes + (consumer & (ring_.entries - 1)) * queue::cqe_bytes);
   const std::uint8_t op_own = __atomic_load_n(&next->op_own, __ATOMIC_ACQUIRE);
-  const bool ready = (op_own >> 4) != MLX5_CQE_INVALID && ((op_own & queue::cqe_owner) != 0) == ((consumer & ring_.entries) != 0);
+  const bool ready = (op_own >> 4) != MLX5_CQE_INVALID &&
+                     ((op_own & queue::cqe_owner) != 0) == ((consumer & ring_.entries) != 0);
   return !ready;
 }
 
@@ -206,12 +211,13 @@ Qp::Qp(Port& port, ibv_pd* parent, Cq& send_cq, Cq& recv_cq, const driver::QpCon
   mlx5_attr.create_flags = MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE;
   qp_.reset(mlx5dv_create_qp(context().get(), &attr, &mlx5_attr));
   if (qp_ == nullptr)
-    context().fail(errno,
-                   fmt::format("create a {} QP of {} send and {} receive requests, {} and {} gather entries, {} "
-                               "inline bytes",
-                               name(config.transport), config.send_wrs, config.recv_wrs, config.send_sge,
-                               config.recv_sge, config.inline_bytes),
-                   "Ask for less of the largest of these; the device's limits are in ibv_devinfo -v");
+    context().fail(
+        errno,
+        fmt::format("create a {} QP of {} send and {} receive requests, {} and {} gather entries, {} "
+                    "inline bytes",
+                    name(config.transport), config.send_wrs, config.recv_wrs, config.send_sge,
+                    config.recv_sge, config.inline_bytes),
+        "Ask for less of the largest of these; the device's limits are in ibv_devinfo -v");
 
   mlx5dv_qp view{};
   mlx5dv_obj object{};

@@ -104,7 +104,9 @@ class Qp final : public driver::Qp {
  public:
   Qp(Port& port, ibv_pd* parent, Cq& send_cq, Cq& recv_cq, const driver::QpConfig& config);
 
-  void to_init(const driver::InitConfig& config) override { verbs::to_init(context(), qp_.get(), port_.number(), config); }
+  void to_init(const driver::InitConfig& config) override {
+    verbs::to_init(context(), qp_.get(), port_.number(), config);
+  }
   void to_rtr(const driver::RtrConfig& config) override {
     verbs::to_rtr(context(), qp_.get(), port_.number(), port_.needs_grh(), config);
   }

@@ -65,8 +65,9 @@ std::string default_dir() {
   std::string remedy;
   if (errnum == ENOSPC || errnum == EDQUOT) {
     why = "the shared memory filesystem is full";
-    remedy = "Free space there (df), enlarge it (mount -o remount,size=1G /dev/shm; docker run --shm-size=1g), "
-             "or set POLLEN_SHM_DIR to a directory with room";
+    remedy =
+        "Free space there (df), enlarge it (mount -o remount,size=1G /dev/shm; docker run --shm-size=1g), "
+        "or set POLLEN_SHM_DIR to a directory with room";
   } else if (errnum == EROFS || errnum == EACCES || errnum == EPERM) {
     why = errnum == EROFS ? "the filesystem is read-only" : "this user may not write there";
     remedy = "Make it writable, or set POLLEN_SHM_DIR to a directory that is";
@@ -113,7 +114,8 @@ Lane* InboxMapping::claim_lane(const ProcessId& sender, std::uint32_t sender_eng
     Lane& lane = inbox_->lanes[i];
     std::uint32_t expected = lane_free;
     // The header's page is there from the beginning; see Directory::take_slot.
-    if (!lane.header.state.compare_exchange_strong(expected, lane_claimed, std::memory_order_acquire)) continue;
+    if (!lane.header.state.compare_exchange_strong(expected, lane_claimed, std::memory_order_acquire))
+      continue;
     if (fd_ >= 0) {
       const auto offset = reinterpret_cast<std::byte*>(&lane) - reinterpret_cast<std::byte*>(inbox_);
       const int failed = posix_fallocate(fd_, offset, sizeof(Lane));
@@ -199,10 +201,11 @@ void Directory::open_table() {
                           .why = "it is not a directory",
                           .remedy = "Remove it, or set POLLEN_SHM_DIR to another place"});
   if (info.st_uid != geteuid())
-    throw Error(EPERM, {.attempted = "use the software NIC's directory",
-                        .on = dir_,
-                        .why = fmt::format("it belongs to user {}", info.st_uid),
-                        .remedy = "Have its owner remove it, or set POLLEN_SHM_DIR to a directory of your own"});
+    throw Error(EPERM,
+                {.attempted = "use the software NIC's directory",
+                 .on = dir_,
+                 .why = fmt::format("it belongs to user {}", info.st_uid),
+                 .remedy = "Have its owner remove it, or set POLLEN_SHM_DIR to a directory of your own"});
   const std::string file = path(device_);
   table_fd_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (table_fd_ < 0) throw_memory_error(errno, "open the software NIC's table of engines", file);
@@ -273,7 +276,8 @@ Directory::Place Directory::take_slot() {
     // theirs when it is claimed.
     int failed = posix_fallocate(fd, 0, sizeof(InboxHeader));
     for (std::uint32_t i = 0; failed == 0 && i < max_lanes; ++i)
-      failed = posix_fallocate(fd, static_cast<off_t>(offsetof(Inbox, lanes) + i * sizeof(Lane)), sizeof(LaneHeader));
+      failed = posix_fallocate(fd, static_cast<off_t>(offsetof(Inbox, lanes) + i * sizeof(Lane)),
+                               sizeof(LaneHeader));
     if (failed != 0) fail(failed, "reserve an engine's inbox");
     void* memory = mmap(nullptr, sizeof(Inbox), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) fail(errno, "map an engine's inbox");
@@ -347,10 +351,12 @@ int Directory::make_wake_fd(std::uint32_t slot) noexcept {
   return ::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
 }
 
-void Directory::wake(std::uint32_t device, std::uint32_t slot, Inbox& inbox, bool same_process) const noexcept {
+void Directory::wake(std::uint32_t device, std::uint32_t slot, Inbox& inbox,
+                     bool same_process) const noexcept {
   const std::uint64_t one = 1;
   if (same_process) {
-    [[maybe_unused]] const ssize_t written = write(inbox.header.wake_fd.load(std::memory_order_acquire), &one, sizeof one);
+    [[maybe_unused]] const ssize_t written =
+        write(inbox.header.wake_fd.load(std::memory_order_acquire), &one, sizeof one);
     return;
   }
   const int fd = ::open(wake_path(device, slot).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);

@@ -28,7 +28,9 @@ inline constexpr std::uint32_t max_engines = 1024;
 inline constexpr std::uint32_t qps_per_engine = 1 << 14;
 inline constexpr std::uint32_t max_lanes = 64;
 
-constexpr std::uint32_t engine_of_qpn(std::uint32_t qpn) noexcept { return qpn / qps_per_engine % max_engines; }
+constexpr std::uint32_t engine_of_qpn(std::uint32_t qpn) noexcept {
+  return qpn / qps_per_engine % max_engines;
+}
 
 // GID 0 is link-local, GID 1 IPv4-mapped; both say which device it is.
 driver::Gid device_gid(std::uint32_t device, std::uint32_t index) noexcept;

@@ -179,7 +179,9 @@ void Engine::dispatch(const Incoming& from, const Packet& packet, const std::byt
     const std::uint32_t bytes = (psns_of(packet) - 1) * qp->mtu + packet.payload_bytes;
     const bool own = packet.reference.backing == own_address_space;
     if (own)
-      payload = from.sender == self_ ? regions_.readable(packet.reference.inode, packet.reference.offset, bytes) : nullptr;
+      payload = from.sender == self_
+                    ? regions_.readable(packet.reference.inode, packet.reference.offset, bytes)
+                    : nullptr;
     else
       payload = from.memory->find(packet.reference, bytes);
     if (payload == nullptr) {
@@ -243,7 +245,8 @@ bool Engine::refer(Link& link, const RegionEntry& region, std::uint64_t address,
   if (link.same_process()) {
     // The peer looks the key up again: the region may end while the packet is under way.
     if (link.reader() != &regions_) return false;
-    packet.reference = {own_address_space, region.key.load(std::memory_order_relaxed), address + region.shift};
+    packet.reference = {own_address_space, region.key.load(std::memory_order_relaxed),
+                        address + region.shift};
   } else {
     if (region.backing_fd == own_address_space) return false;
     packet.reference = {region.backing_fd, region.backing_inode,
@@ -300,7 +303,8 @@ void Engine::look_after_peers() noexcept {
 // --- timers -----------------------------------------------------------------------------------
 
 void Engine::start_timer(SoftQp& qp) noexcept {
-  if (qp.rts.timeout != 0 && qp.requester.rnr_until_ns == 0) qp.requester.deadline_ns = now_ns_ + (std::uint64_t{4096} << qp.rts.timeout);
+  if (qp.rts.timeout != 0 && qp.requester.rnr_until_ns == 0)
+    qp.requester.deadline_ns = now_ns_ + (std::uint64_t{4096} << qp.rts.timeout);
   if (qp.timed) return;
   qp.timed = true;
   timed_.push_back(&qp);

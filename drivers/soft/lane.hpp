@@ -108,9 +108,7 @@ class RxLane {
     lane_->header.consumed.store(tail_, std::memory_order_release);
   }
   bool due() const noexcept { return tail_ - published_ >= lane_slots / 8; }
-  void refuse_references() noexcept {
-    lane_->header.references_refused.store(1, std::memory_order_relaxed);
-  }
+  void refuse_references() noexcept { lane_->header.references_refused.store(1, std::memory_order_relaxed); }
 
  private:
   Lane* lane_;

@@ -66,8 +66,8 @@ void RegionTable::end(std::uint32_t key) noexcept {
   free_.push_back(key >> 8);
 }
 
-void RegionTable::change(std::uint32_t key, std::uint32_t pd, std::span<std::byte> memory, driver::Access access,
-                         std::uint64_t address) noexcept {
+void RegionTable::change(std::uint32_t key, std::uint32_t pd, std::span<std::byte> memory,
+                         driver::Access access, std::uint64_t address) noexcept {
   const std::lock_guard guard(mutex_);
   RegionEntry* entry = entry_of(key);
   if (entry == nullptr) return;

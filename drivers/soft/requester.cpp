@@ -125,7 +125,8 @@ bool admit(Engine& engine, SoftQp& qp) noexcept {
     return false;
   }
   // Half the circle of PSNs at most is under way: beyond it, before and after are the same.
-  if (r.head != r.tail && ((r.next_psn - r.una_psn) & psn_mask) + pending.packets > psn_mask / 2) return false;
+  if (r.head != r.tail && ((r.next_psn - r.una_psn) & psn_mask) + pending.packets > psn_mask / 2)
+    return false;
   pending.first_psn = r.next_psn;
   r.next_psn = (r.next_psn + pending.packets) & psn_mask;
   r.next_block += wqe.blocks();

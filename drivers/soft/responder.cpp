@@ -302,8 +302,9 @@ void on_duplicate(Engine& engine, SoftQp& qp, const Packet& packet) noexcept {
       for (std::uint32_t i = s.answer_tail; i-- != s.answer_tail - kept;) {
         const AtomicAnswer kept_answer = s.answer(i);
         if (kept_answer.psn != packet.psn) continue;
-        queue_job(engine, qp, {packet.psn, 1, 0, packet.rkey, packet.address, sizeof kept_answer.original, true,
-                               kept_answer.original, true});
+        queue_job(engine, qp,
+                  {packet.psn, 1, 0, packet.rkey, packet.address, sizeof kept_answer.original, true,
+                   kept_answer.original, true});
         ++s.repeats;
         return;
       }

@@ -27,7 +27,8 @@ constexpr driver::Limits soft_limits{
     .max_reads_in = 16,
 };
 
-[[noreturn]] void refuse(const char* what, std::uint64_t asked, std::uint64_t most, const std::string& device) {
+[[noreturn]] void refuse(const char* what, std::uint64_t asked, std::uint64_t most,
+                         const std::string& device) {
   throw Error(EINVAL, {.attempted = fmt::format("create {} of {}", what, asked),
                        .on = device,
                        .why = fmt::format("the device allows 1 to {}", most),
@@ -56,7 +57,9 @@ class SoftPd final : public driver::Pd {
   std::unique_ptr<driver::Region> register_memory(std::span<std::byte> memory, driver::Access access,
                                                   driver::SharedBacking backing) override {
     if (memory.empty())
-      throw Error(EINVAL, {.attempted = "register memory", .why = "it is empty", .remedy = "Register a byte or more"});
+      throw Error(
+          EINVAL,
+          {.attempted = "register memory", .why = "it is empty", .remedy = "Register a byte or more"});
     const bool remote_change = driver::allows(access, driver::Access::remote_write) ||
                                driver::allows(access, driver::Access::remote_atomic);
     if (remote_change && !driver::allows(access, driver::Access::local_write))
@@ -155,7 +158,8 @@ class SoftDevice final : public driver::Device {
   std::unique_ptr<driver::Port> open_port(std::uint32_t port) override {
     require_port(port);
     return std::make_unique<SoftPort>(info_.name, directory_, regions_,
-                                      std::make_unique<Tap>(options_.faults, capture_), options_.copy_payloads);
+                                      std::make_unique<Tap>(options_.faults, capture_),
+                                      options_.copy_payloads);
   }
 
  private:

@@ -63,11 +63,12 @@ void SoftQp::allocate(const driver::QpConfig& config) {
   const std::uint32_t per_request = queue::blocks_of_segments(std::max(head + data, 4U));
   const std::uint32_t blocks = std::bit_ceil(std::max(config.send_wrs, 1U) * per_request);
   if (blocks > queue::max_send_blocks)
-    throw Error(EINVAL, {.attempted = fmt::format("create a send queue of {} requests", config.send_wrs),
-                         .why = fmt::format("with {} gather entries and {} inline bytes each that is {} blocks of 64 "
-                                            "bytes, and {} is the most",
-                                            config.send_sge, config.inline_bytes, blocks, queue::max_send_blocks),
-                         .remedy = "Ask for fewer requests, or for less inline data in each"});
+    throw Error(EINVAL,
+                {.attempted = fmt::format("create a send queue of {} requests", config.send_wrs),
+                 .why = fmt::format("with {} gather entries and {} inline bytes each that is {} blocks of 64 "
+                                    "bytes, and {} is the most",
+                                    config.send_sge, config.inline_bytes, blocks, queue::max_send_blocks),
+                 .remedy = "Ask for fewer requests, or for less inline data in each"});
   const std::uint32_t entries = config.recv_wrs == 0 ? 0 : std::bit_ceil(config.recv_wrs);
   const std::uint32_t stride = std::bit_ceil(std::max(config.recv_sge, 1U)) * queue::segment_bytes;
   send_memory_.resize(blocks);

@@ -111,7 +111,7 @@ struct Responder {
   std::vector<ResponseJob> jobs;  // a ring of reads_in × 2: what is asked, and what is asked again
   std::uint32_t job_head = 0;     // the first that is not sent whole
   std::uint32_t job_tail = 0;
-  std::uint32_t repeats = 0;  // of those not sent whole: asked for again
+  std::uint32_t repeats = 0;          // of those not sent whole: asked for again
   std::vector<AtomicAnswer> answers;  // a ring of reads_in: the last atomics executed
   std::uint32_t answer_tail = 0;
 
@@ -159,8 +159,9 @@ class SoftQp : public driver::Qp {
   void take_doorbell() noexcept;
   // The record is ahead of the doorbells that were rung.
   bool has_posted() const noexcept {
-    return send_.blocks != 0 && static_cast<std::uint16_t>(big_endian(__atomic_load_n(send_.record, __ATOMIC_RELAXED)) -
-                                                           requester.doorbell) != 0;
+    return send_.blocks != 0 &&
+           static_cast<std::uint16_t>(big_endian(__atomic_load_n(send_.record, __ATOMIC_RELAXED)) -
+                                      requester.doorbell) != 0;
   }
   // SQD: nothing new is sent until resume().
   void pause();

@@ -58,8 +58,9 @@ void Tap::commit(Link& link, std::uint32_t self_engine, std::uint64_t now_ns) {
   statistics_.count(decision);
   if (decision.drop) return;
   const bool damaged =
-      decision.corrupt_bit && !is_taken_damaged(packet, payload, addressing_of(packet, self_engine >> 16, link.device()),
-                                                *decision.corrupt_bit);
+      decision.corrupt_bit &&
+      !is_taken_damaged(packet, payload, addressing_of(packet, self_engine >> 16, link.device()),
+                        *decision.corrupt_bit);
   if (decision.hold_packets != 0 || decision.delay_ns != 0) {
     if (damaged && !decision.duplicate) return;
     held_.push_back({.link = &link,
@@ -105,11 +106,12 @@ void Tap::forget(const Link& link) noexcept {
 void Tap::capture(const Packet& packet, const std::byte* payload, std::uint32_t from_device,
                   std::uint32_t to_device) noexcept {
   std::array<std::byte, max_frame_bytes + 64> frame;
-  const std::size_t bytes = encode(packet, {payload, packet.payload_bytes},
-                                   addressing_of(packet, from_device, to_device), frame);
+  const std::size_t bytes =
+      encode(packet, {payload, packet.payload_bytes}, addressing_of(packet, from_device, to_device), frame);
   if (bytes == 0) return;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  capture_->write(static_cast<std::uint64_t>(std::chrono::nanoseconds(now).count()), std::span(frame).first(bytes));
+  capture_->write(static_cast<std::uint64_t>(std::chrono::nanoseconds(now).count()),
+                  std::span(frame).first(bytes));
 }
 
 }  // namespace pollen::soft

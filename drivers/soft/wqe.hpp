@@ -29,13 +29,16 @@ inline DataRef read_data_segment(const std::byte* at) noexcept {
 class WqeReader {
  public:
   WqeReader(const std::byte* ring, std::uint32_t blocks, std::uint32_t index) noexcept
-      : ring_(ring), segments_in_ring_(blocks * queue::segments_per_block),
+      : ring_(ring),
+        segments_in_ring_(blocks * queue::segments_per_block),
         first_((index & (blocks - 1)) * queue::segments_per_block) {
     std::memcpy(&ctrl_, segment(0), sizeof ctrl_);
   }
 
   const queue::CtrlSegment& ctrl() const noexcept { return ctrl_; }
-  std::uint8_t opcode() const noexcept { return static_cast<std::uint8_t>(big_endian(ctrl_.opmod_idx_opcode)); }
+  std::uint8_t opcode() const noexcept {
+    return static_cast<std::uint8_t>(big_endian(ctrl_.opmod_idx_opcode));
+  }
   std::uint8_t opmod() const noexcept {
     return static_cast<std::uint8_t>(big_endian(ctrl_.opmod_idx_opcode) >> 24);
   }
@@ -47,7 +50,8 @@ class WqeReader {
     return ring_ + ((first_ + i) & (segments_in_ring_ - 1)) * queue::segment_bytes;
   }
   // Copies bytes that may run across the end of the ring.
-  void copy(std::uint32_t from_segment, std::uint32_t offset, std::byte* to, std::uint32_t bytes) const noexcept {
+  void copy(std::uint32_t from_segment, std::uint32_t offset, std::byte* to,
+            std::uint32_t bytes) const noexcept {
     const std::uint32_t ring_bytes = segments_in_ring_ * queue::segment_bytes;
     std::uint32_t at = ((first_ + from_segment) * queue::segment_bytes + offset) & (ring_bytes - 1);
     while (bytes != 0) {

@@ -33,34 +33,51 @@ bool holds_anything(const fs::path& directory) {
 
 driver::GidType gid_type_of(std::uint32_t type) noexcept {
   switch (type) {
-    case IBV_GID_TYPE_ROCE_V1: return driver::GidType::roce_v1;
-    case IBV_GID_TYPE_ROCE_V2: return driver::GidType::roce_v2;
-    default: return driver::GidType::infiniband;
+    case IBV_GID_TYPE_ROCE_V1:
+      return driver::GidType::roce_v1;
+    case IBV_GID_TYPE_ROCE_V2:
+      return driver::GidType::roce_v2;
+    default:
+      return driver::GidType::infiniband;
   }
 }
 
 // Gb/s of one lane and lanes of a link, by their codes.
 double lane_gbit(std::uint8_t speed) noexcept {
   switch (speed) {
-    case 1: return 2.5;
-    case 2: return 5;
+    case 1:
+      return 2.5;
+    case 2:
+      return 5;
     case 4:
-    case 8: return 10;
-    case 16: return 14;
-    case 32: return 25;
-    case 64: return 50;
-    case 128: return 100;
-    default: return 0;
+    case 8:
+      return 10;
+    case 16:
+      return 14;
+    case 32:
+      return 25;
+    case 64:
+      return 50;
+    case 128:
+      return 100;
+    default:
+      return 0;
   }
 }
 int lanes(std::uint8_t width) noexcept {
   switch (width) {
-    case 1: return 1;
-    case 2: return 4;
-    case 4: return 8;
-    case 8: return 12;
-    case 16: return 2;
-    default: return 0;
+    case 1:
+      return 1;
+    case 2:
+      return 4;
+    case 4:
+      return 8;
+    case 8:
+      return 12;
+    case 16:
+      return 2;
+    default:
+      return 0;
   }
 }
 
@@ -98,17 +115,20 @@ NoDevice why_no_device(const std::string& root) {
   const fs::path sys = fs::path(root) / "sys/class";
   std::error_code ignored;
   if (!holds_anything(sys / "infiniband"))
-    return {"the kernel has no RDMA device",
-            "Check that a NIC is there (lspci) and its driver loaded (modprobe mlx5_ib), or use --driver soft"};
+    return {
+        "the kernel has no RDMA device",
+        "Check that a NIC is there (lspci) and its driver loaded (modprobe mlx5_ib), or use --driver soft"};
   if (!fs::exists(sys / "infiniband_verbs", ignored) || !holds_anything(sys / "infiniband_verbs"))
     return {"the kernel has RDMA devices, but ib_uverbs is not loaded", "Load it: modprobe ib_uverbs"};
   // libibverbs leaves a device out that has no node.
   for (const auto& entry : fs::directory_iterator(sys / "infiniband_verbs", ignored)) {
     const std::string node = fmt::format("/dev/infiniband/{}", entry.path().filename().string());
     if (fs::exists(entry.path() / "ibdev", ignored) && !fs::exists(fs::path(root) / node.substr(1), ignored))
-      return {fmt::format("there are RDMA devices, but their node {} is missing", node),
-              fmt::format("In a container pass it in (docker run --device={} --cap-add=IPC_LOCK); on a host start udev",
-                          node)};
+      return {
+          fmt::format("there are RDMA devices, but their node {} is missing", node),
+          fmt::format(
+              "In a container pass it in (docker run --device={} --cap-add=IPC_LOCK); on a host start udev",
+              node)};
   }
   return {"no provider library of libibverbs knows the devices that there are",
           "Install the providers: apt-get install ibverbs-providers"};
@@ -124,7 +144,8 @@ Context::~Context() { ibv_close_device(context_); }
 driver::PortInfo Context::query_port(std::uint32_t port) const {
   ibv_port_attr attr{};
   if (const int failed = ibv_query_port(context_, static_cast<std::uint8_t>(port), &attr); failed != 0)
-    fail(failed, fmt::format("query port {}", port), "Name a port that the device has (ibv_devinfo lists them)");
+    fail(failed, fmt::format("query port {}", port),
+         "Name a port that the device has (ibv_devinfo lists them)");
   driver::PortInfo out;
   out.active = attr.state == IBV_PORT_ACTIVE;
   out.link_layer = attr.link_layer == IBV_LINK_LAYER_ETHERNET ? driver::LinkLayer::ethernet
@@ -151,9 +172,12 @@ std::optional<driver::Event> Context::next_event() const {
   const auto port = static_cast<std::uint32_t>(event.element.port_num);
   driver::Event out{Kind::device_fatal, 0, {}};
   switch (event.event_type) {
-    case IBV_EVENT_PORT_ACTIVE: out = {Kind::port_up, port, fmt::format("port {} of {} is up", port, name_)}; break;
+    case IBV_EVENT_PORT_ACTIVE:
+      out = {Kind::port_up, port, fmt::format("port {} of {} is up", port, name_)};
+      break;
     case IBV_EVENT_PORT_ERR:
-      out = {Kind::port_down, port, fmt::format("port {} of {} is down: check cable, switch and `ip link`", port, name_)};
+      out = {Kind::port_down, port,
+             fmt::format("port {} of {} is down: check cable, switch and `ip link`", port, name_)};
       break;
     case IBV_EVENT_GID_CHANGE:
     case IBV_EVENT_LID_CHANGE:
@@ -163,7 +187,8 @@ std::optional<driver::Event> Context::next_event() const {
       out = {Kind::gid_change, port, fmt::format("the addresses of port {} of {} have changed", port, name_)};
       break;
     case IBV_EVENT_CQ_ERR:
-      out = {Kind::cq_overrun, 0, fmt::format("a completion queue of {} ran over: every QP on it is broken", name_)};
+      out = {Kind::cq_overrun, 0,
+             fmt::format("a completion queue of {} ran over: every QP on it is broken", name_)};
       break;
     case IBV_EVENT_DEVICE_FATAL:
       out.text = fmt::format("{} has failed for good: see dmesg; its QPs are gone", name_);
@@ -171,7 +196,8 @@ std::optional<driver::Event> Context::next_event() const {
     default:
       if (event.event_type <= IBV_EVENT_PATH_MIG_ERR || event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED)
         out = {Kind::qp_error, event.element.qp->qp_num,
-               fmt::format("QP {} of {}: {}", event.element.qp->qp_num, name_, ibv_event_type_str(event.event_type))};
+               fmt::format("QP {} of {}: {}", event.element.qp->qp_num, name_,
+                           ibv_event_type_str(event.event_type))};
       else
         out.text = fmt::format("{}: {}", name_, ibv_event_type_str(event.event_type));
   }
@@ -183,10 +209,14 @@ void Context::fail(int errnum, std::string attempted, std::string remedy) const 
   std::string why;
   rlimit limit{};
   if (errnum == ENOMEM && getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur < (rlim_t{1} << 30)) {
-    why = fmt::format("out of memory; RLIMIT_MEMLOCK is {} KiB, and pinned memory counts against it", limit.rlim_cur >> 10);
-    if (remedy.empty()) remedy = "Raise it: ulimit -l unlimited (as root), or memlock in /etc/security/limits.conf";
+    why = fmt::format("out of memory; RLIMIT_MEMLOCK is {} KiB, and pinned memory counts against it",
+                      limit.rlim_cur >> 10);
+    if (remedy.empty())
+      remedy = "Raise it: ulimit -l unlimited (as root), or memlock in /etc/security/limits.conf";
   }
-  throw Error(errnum, {.attempted = std::move(attempted), .on = name_, .why = std::move(why), .remedy = std::move(remedy)});
+  throw Error(
+      errnum,
+      {.attempted = std::move(attempted), .on = name_, .why = std::move(why), .remedy = std::move(remedy)});
 }
 
 void make_nonblocking(int fd) noexcept { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); }
@@ -216,9 +246,12 @@ std::uint32_t mtu_bytes(ibv_mtu mtu) noexcept { return 128U << mtu; }
 
 ibv_qp_type to_ibv_type(driver::Transport transport) noexcept {
   switch (transport) {
-    case driver::Transport::uc: return IBV_QPT_UC;
-    case driver::Transport::ud: return IBV_QPT_UD;
-    default: return IBV_QPT_RC;
+    case driver::Transport::uc:
+      return IBV_QPT_UC;
+    case driver::Transport::ud:
+      return IBV_QPT_UD;
+    default:
+      return IBV_QPT_RC;
   }
 }
 
@@ -253,7 +286,8 @@ void to_init(const Context& context, ibv_qp* qp, std::uint32_t port, const drive
     context.fail(failed, fmt::format("move QP {} to init", qp->qp_num));
 }
 
-void to_rtr(const Context& context, ibv_qp* qp, std::uint32_t port, bool needs_grh, const driver::RtrConfig& config) {
+void to_rtr(const Context& context, ibv_qp* qp, std::uint32_t port, bool needs_grh,
+            const driver::RtrConfig& config) {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;
   int mask = IBV_QP_STATE;
@@ -270,10 +304,11 @@ void to_rtr(const Context& context, ibv_qp* qp, std::uint32_t port, bool needs_g
     mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
   }
   if (const int failed = ibv_modify_qp(qp, &attr, mask); failed != 0)
-    context.fail(failed,
-                 fmt::format("connect QP {} to QP {} at {} (GID index {}, MTU {})", qp->qp_num, config.remote_qpn,
-                             to_string(config.path.remote_gid), config.path.local_gid_index, config.mtu_bytes),
-                 "Check that both ports are up, on one network, and that the GIDs are of one type");
+    context.fail(
+        failed,
+        fmt::format("connect QP {} to QP {} at {} (GID index {}, MTU {})", qp->qp_num, config.remote_qpn,
+                    to_string(config.path.remote_gid), config.path.local_gid_index, config.mtu_bytes),
+        "Check that both ports are up, on one network, and that the GIDs are of one type");
 }
 
 void to_rts(const Context& context, ibv_qp* qp, const driver::RtsConfig& config) {
@@ -301,13 +336,20 @@ void to_state(const Context& context, ibv_qp* qp, ibv_qp_state state) {
 
 driver::QpState state_of(ibv_qp_state state) noexcept {
   switch (state) {
-    case IBV_QPS_RESET: return driver::QpState::reset;
-    case IBV_QPS_INIT: return driver::QpState::init;
-    case IBV_QPS_RTR: return driver::QpState::rtr;
-    case IBV_QPS_RTS: return driver::QpState::rts;
-    case IBV_QPS_SQD: return driver::QpState::sqd;
-    case IBV_QPS_SQE: return driver::QpState::sqe;
-    default: return driver::QpState::error;
+    case IBV_QPS_RESET:
+      return driver::QpState::reset;
+    case IBV_QPS_INIT:
+      return driver::QpState::init;
+    case IBV_QPS_RTR:
+      return driver::QpState::rtr;
+    case IBV_QPS_RTS:
+      return driver::QpState::rts;
+    case IBV_QPS_SQD:
+      return driver::QpState::sqd;
+    case IBV_QPS_SQE:
+      return driver::QpState::sqe;
+    default:
+      return driver::QpState::error;
   }
 }
 

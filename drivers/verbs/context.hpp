@@ -84,7 +84,8 @@ ibv_ah_attr to_ibv_path(const driver::PathConfig& path, std::uint32_t port, bool
 
 // The state machine of a QP by ibv_modify_qp. Each throws through context.fail.
 void to_init(const Context& context, ibv_qp* qp, std::uint32_t port, const driver::InitConfig& config);
-void to_rtr(const Context& context, ibv_qp* qp, std::uint32_t port, bool needs_grh, const driver::RtrConfig& config);
+void to_rtr(const Context& context, ibv_qp* qp, std::uint32_t port, bool needs_grh,
+            const driver::RtrConfig& config);
 void to_rts(const Context& context, ibv_qp* qp, const driver::RtsConfig& config);
 void to_state(const Context& context, ibv_qp* qp, ibv_qp_state state);
 driver::QpState state_of(ibv_qp_state state) noexcept;

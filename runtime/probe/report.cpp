@@ -98,17 +98,17 @@ json to_json(const LcoreReport& report) {
 
 std::string table_header() {
   return fmt::format("{:>5} {:>13} {:>13} {:>9} {:>9} {:>7} {:>7} {:>8} {:>9} {:>7} {:>7} {:>9} {:>8} {:>12}",
-                     "lcore", "WRs", "CQEs", "ns/WR", "ns/CQE", "post[%]", "poll[%]", "empty[%]", "device[%]", "app[%]",
-                     "idle[%]", "lost[ms]", "lost[%]", "longest[us]");
+                     "lcore", "WRs", "CQEs", "ns/WR", "ns/CQE", "post[%]", "poll[%]", "empty[%]", "device[%]",
+                     "app[%]", "idle[%]", "lost[ms]", "lost[%]", "longest[us]");
 }
 
 std::string table_row(const LcoreReport& report) {
   const auto percent = [&](Phase phase) { return 100 * report.counters.share(phase); };
-  std::string row =
-      fmt::format("{:>5} {:>13} {:>13} {:>9.1f} {:>9.1f} {:>7.1f} {:>7.1f} {:>8.1f} {:>9.1f} {:>7.1f} {:>7.1f}",
-                  report.lcore, report.counters.wrs, report.counters.cqes, report.counters.ns_per_wr(),
-                  report.counters.ns_per_cqe(), percent(Phase::post), percent(Phase::poll_productive),
-                  percent(Phase::poll_empty), percent(Phase::device), percent(Phase::app), percent(Phase::idle));
+  std::string row = fmt::format(
+      "{:>5} {:>13} {:>13} {:>9.1f} {:>9.1f} {:>7.1f} {:>7.1f} {:>8.1f} {:>9.1f} {:>7.1f} {:>7.1f}",
+      report.lcore, report.counters.wrs, report.counters.cqes, report.counters.ns_per_wr(),
+      report.counters.ns_per_cqe(), percent(Phase::post), percent(Phase::poll_productive),
+      percent(Phase::poll_empty), percent(Phase::device), percent(Phase::app), percent(Phase::idle));
   if (!report.preemption) return row + fmt::format(" {:>9} {:>8} {:>12}", "-", "-", "-");
   const auto& lost = *report.preemption;
   const double share =

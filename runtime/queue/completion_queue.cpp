@@ -113,7 +113,8 @@ bool CompletionQueue::ready_at(std::uint32_t index) const noexcept {
   return (op_own & cqe_owner) == owner_at(index) && (op_own >> 4) != MLX5_CQE_INVALID;
 }
 
-[[gnu::always_inline]] inline std::uint32_t CompletionQueue::take_sends(Completion* out, std::uint32_t max) noexcept {
+[[gnu::always_inline]] inline std::uint32_t CompletionQueue::take_sends(Completion* out,
+                                                                        std::uint32_t max) noexcept {
   SendQueue& sq = *recent_.sq;
   const std::uint64_t* const wr_ids = sq.wr_ids_.get();
   const SendQueue::Mark* const marks = sq.marks_.get();
@@ -153,7 +154,7 @@ bool CompletionQueue::ready_at(std::uint32_t index) const noexcept {
 }
 
 [[gnu::always_inline]] inline std::uint32_t CompletionQueue::take_receives(Completion* out,
-                                                                            std::uint32_t max) noexcept {
+                                                                           std::uint32_t max) noexcept {
   RecvQueue& rq = *recent_.rq;
   const std::uint64_t* const wr_ids = rq.wr_ids_.get();
   const std::uint32_t mask = rq.mask_;

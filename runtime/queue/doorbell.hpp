@@ -55,7 +55,8 @@ inline std::uint64_t load_u64(const void* at) noexcept {
 // One WQE of `blocks` blocks that do not wrap: copied whole, in order, 64 bytes at a time. A plain
 // memcpy may reorder its stores, and the device takes a WQE only when it arrives whole.
 inline void ring_blue_flame(Uar& uar, const CtrlSegment* wqe, std::uint32_t blocks) noexcept {
-  using Half = std::uint64_t __attribute__((vector_size(block_bytes / 2), aligned(block_bytes / 2), may_alias));
+  using Half =
+      std::uint64_t __attribute__((vector_size(block_bytes / 2), aligned(block_bytes / 2), may_alias));
   record_before_uar();
   const auto* from = reinterpret_cast<const std::byte*>(wqe);
   auto* to = reinterpret_cast<volatile Half*>(uar.registers + uar.offset);

@@ -64,7 +64,8 @@ class RecvQueue {
 };
 
 inline std::byte* RecvQueue::reserve() noexcept {
-  if (producer_ - tail_ >= ring_.entries || cq_->free_slots_ == 0) [[unlikely]] return nullptr;
+  if (producer_ - tail_ >= ring_.entries || cq_->free_slots_ == 0) [[unlikely]]
+    return nullptr;
   --cq_->free_slots_;
   return ring_.wqes + (producer_ & mask_) * ring_.stride_bytes;
 }
@@ -77,7 +78,8 @@ inline void put_receive_segment(std::byte* at, std::uint32_t bytes, std::uint32_
 
 inline bool RecvQueue::post(const Sge& buffer, std::uint64_t wr_id) noexcept {
   // A segment of zero bytes means two gigabytes to the device.
-  if (buffer.bytes == 0) [[unlikely]] return post(std::span<const Sge>(), wr_id);
+  if (buffer.bytes == 0) [[unlikely]]
+    return post(std::span<const Sge>(), wr_id);
   std::byte* wqe = reserve();
   if (wqe == nullptr) return false;
   put_receive_segment(wqe, buffer.bytes, buffer.lkey, buffer.address);

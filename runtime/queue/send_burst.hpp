@@ -53,8 +53,8 @@ class SendBurst {
   }
   // A size that the compiler knows costs a quarter less.
   template <std::size_t size>
-    requires(size != std::dynamic_extent)
-  bool send_inline(std::span<const std::byte, size> data, const WrOptions& options = {}) noexcept {
+  requires(size != std::dynamic_extent) bool send_inline(std::span<const std::byte, size> data,
+                                                         const WrOptions& options = {}) noexcept {
     return put_inline<0>(MLX5_OPCODE_SEND, 0, nullptr, data, options);
   }
   bool send_with_imm(const Sge& local, std::uint32_t imm, const WrOptions& options = {}) noexcept {
@@ -83,9 +83,9 @@ class SendBurst {
     return put_inline<1>(MLX5_OPCODE_RDMA_WRITE, 0, &remote, data, options);
   }
   template <std::size_t size>
-    requires(size != std::dynamic_extent)
-  bool write_inline(std::span<const std::byte, size> data, const Remote& remote,
-                    const WrOptions& options = {}) noexcept {
+  requires(size != std::dynamic_extent) bool write_inline(std::span<const std::byte, size> data,
+                                                          const Remote& remote,
+                                                          const WrOptions& options = {}) noexcept {
     return put_inline<1>(MLX5_OPCODE_RDMA_WRITE, 0, &remote, data, options);
   }
   bool write_with_imm(const Sge& local, const Remote& remote, std::uint32_t imm,
@@ -214,7 +214,8 @@ class SendBurst {
     store_be(at + 8, reinterpret_cast<std::uint64_t>(local.address));
   }
 
-  [[gnu::always_inline]] bool commit(std::byte* wqe, std::uint32_t blocks, std::uint32_t bytes, const WrOptions& options) noexcept {
+  [[gnu::always_inline]] bool commit(std::byte* wqe, std::uint32_t blocks, std::uint32_t bytes,
+                                     const WrOptions& options) noexcept {
     store_u64(wr_ids_ + place(), options.wr_id);
     last_ = reinterpret_cast<CtrlSegment*>(wqe);
     producer_ += blocks;
@@ -226,8 +227,10 @@ class SendBurst {
 
   // The shapes of one gather entry. The entry is taken by value: its fields then stay in registers,
   // while the WQE's stores could alias a reference.
-  [[gnu::always_inline]] bool put_simple(std::uint32_t opcode, std::uint32_t imm_be, Sge local, const WrOptions& options) noexcept {
-    if (local.bytes == 0) [[unlikely]] return put_empty<0>(opcode, imm_be, nullptr, options);
+  [[gnu::always_inline]] bool put_simple(std::uint32_t opcode, std::uint32_t imm_be, Sge local,
+                                         const WrOptions& options) noexcept {
+    if (local.bytes == 0) [[unlikely]]
+      return put_empty<0>(opcode, imm_be, nullptr, options);
     if (!reserve(1)) return false;
     std::byte* wqe = next();
     put_ctrl(wqe, opcode, 2, imm_be, options);
@@ -236,8 +239,9 @@ class SendBurst {
   }
 
   [[gnu::always_inline]] bool put_remote(std::uint32_t opcode, std::uint32_t imm_be, Sge local, Remote remote,
-                  const WrOptions& options) noexcept {
-    if (local.bytes == 0) [[unlikely]] return put_empty<1>(opcode, imm_be, &remote, options);
+                                         const WrOptions& options) noexcept {
+    if (local.bytes == 0) [[unlikely]]
+      return put_empty<1>(opcode, imm_be, &remote, options);
     if (!reserve(1)) return false;
     std::byte* wqe = next();
     put_ctrl(wqe, opcode, 3, imm_be, options);
@@ -246,8 +250,9 @@ class SendBurst {
     return commit(wqe, 1, local.bytes, options);
   }
 
-  [[gnu::always_inline]] bool put_atomic(std::uint32_t opcode, Sge local, const Remote& remote, std::uint64_t swap_add,
-                  std::uint64_t compare, const WrOptions& options) noexcept {
+  [[gnu::always_inline]] bool put_atomic(std::uint32_t opcode, Sge local, const Remote& remote,
+                                         std::uint64_t swap_add, std::uint64_t compare,
+                                         const WrOptions& options) noexcept {
     if (!reserve(1)) return false;
     std::byte* wqe = next();
     put_ctrl(wqe, opcode, 4, 0, options);
@@ -258,8 +263,8 @@ class SendBurst {
     return commit(wqe, 1, local.bytes, options);
   }
 
-  [[gnu::always_inline]] bool put_datagram(std::uint32_t opcode, std::uint32_t imm_be, const Address& to, Sge local,
-                    const WrOptions& options) noexcept {
+  [[gnu::always_inline]] bool put_datagram(std::uint32_t opcode, std::uint32_t imm_be, const Address& to,
+                                           Sge local, const WrOptions& options) noexcept {
     const std::uint32_t data = local.bytes != 0;
     const std::uint32_t blocks = blocks_of_segments(4 + data);
     if (!reserve(blocks)) return false;
@@ -288,7 +293,8 @@ class SendBurst {
 
   // Zero bytes: no data segment at all.
   template <std::uint32_t head_segments>
-  bool put_empty(std::uint32_t opcode, std::uint32_t imm_be, const void* head, const WrOptions& options) noexcept {
+  bool put_empty(std::uint32_t opcode, std::uint32_t imm_be, const void* head,
+                 const WrOptions& options) noexcept {
     if (!reserve(1)) return false;
     std::byte* wqe = next();
     put_ctrl(wqe, opcode, 1 + head_segments, imm_be, options);
@@ -300,7 +306,8 @@ class SendBurst {
   // a call that is given `this` would force the whole burst out of registers.
   template <std::uint32_t head_segments, std::size_t extent>
   [[gnu::always_inline]] bool put_inline(std::uint32_t opcode, std::uint32_t imm_be, const void* head,
-                                         std::span<const std::byte, extent> data, const WrOptions& options) noexcept;
+                                         std::span<const std::byte, extent> data,
+                                         const WrOptions& options) noexcept;
   template <std::uint32_t head_segments>
   [[gnu::always_inline]] bool put_gather(std::uint32_t opcode, std::uint32_t imm_be, const void* head,
                                          std::span<const Sge> local, const WrOptions& options) noexcept;

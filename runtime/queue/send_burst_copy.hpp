@@ -28,7 +28,8 @@ void copy_ends(std::byte* to, const std::byte* from, std::size_t bytes) noexcept
 // Exact on both sides. Two chunks that may overlap cover every size between the one and the
 // double of theirs, without a loop or a branch per byte.
 inline void copy_to_64(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
-  if (bytes > 32) [[likely]] return copy_ends<Chunk32>(to, from, bytes);
+  if (bytes > 32) [[likely]]
+    return copy_ends<Chunk32>(to, from, bytes);
   if (bytes >= 16) return copy_ends<Chunk16>(to, from, bytes);
   if (bytes >= 8) return copy_ends<std::uint64_t>(to, from, bytes);
   if (bytes >= 4) return copy_ends<std::uint32_t>(to, from, bytes);
@@ -44,12 +45,14 @@ void put_inline_around(std::byte* ring, std::byte* ring_end, std::byte* to, cons
 
 template <std::uint32_t head_segments, std::size_t extent>
 inline bool SendBurst::put_inline(std::uint32_t opcode, std::uint32_t imm_be, const void* head,
-                                  std::span<const std::byte, extent> data, const WrOptions& options) noexcept {
+                                  std::span<const std::byte, extent> data,
+                                  const WrOptions& options) noexcept {
   constexpr std::uint32_t head_bytes = (1 + head_segments) * segment_bytes;
   constexpr std::uint32_t short_bytes = 64;
   const auto bytes = static_cast<std::uint32_t>(data.size());
   assert(bytes <= sq_.ring_.max_inline_bytes);
-  if (bytes == 0) [[unlikely]] return put_empty<head_segments>(opcode, imm_be, head, options);
+  if (bytes == 0) [[unlikely]]
+    return put_empty<head_segments>(opcode, imm_be, head, options);
   const std::uint32_t segments = 1 + head_segments + inline_segments(bytes);
   const std::uint32_t blocks = blocks_of_segments(segments);
   constexpr std::uint32_t short_blocks = (head_bytes + 4 + short_bytes + block_bytes - 1) / block_bytes;
@@ -67,8 +70,8 @@ inline bool SendBurst::put_inline(std::uint32_t opcode, std::uint32_t imm_be, co
 }
 
 template <std::uint32_t head_segments>
-inline bool SendBurst::put_gather(std::uint32_t opcode, std::uint32_t imm_be, const void* head, std::span<const Sge> local,
-                           const WrOptions& options) noexcept {
+inline bool SendBurst::put_gather(std::uint32_t opcode, std::uint32_t imm_be, const void* head,
+                                  std::span<const Sge> local, const WrOptions& options) noexcept {
   assert(local.size() <= sq_.ring_.max_sge);
   std::uint32_t segments = 1 + head_segments;
   for (const Sge& sge : local) segments += sge.bytes != 0;

@@ -74,7 +74,8 @@ void detail::put_inline_around(std::byte* ring, std::byte* ring_end, std::byte* 
   store_be(to, bytes | inline_flag);
   to += sizeof(std::uint32_t);
   while (bytes != 0) {
-    const auto part = static_cast<std::uint32_t>(std::min<std::ptrdiff_t>(std::min(bytes, 64U), ring_end - to));
+    const auto part =
+        static_cast<std::uint32_t>(std::min<std::ptrdiff_t>(std::min(bytes, 64U), ring_end - to));
     copy_to_64(to, from, part);
     to += part;
     from += part;

@@ -143,11 +143,11 @@ class SendQueue {
   std::uint32_t signalled_end_ = 0;
   std::uint32_t signalled_sequence_ = 0;
   std::uint32_t signal_every_;
-  std::uint32_t own_nop_ = ~0U;     // producer index of the queue's own NOP
-  std::uint32_t rung_ = 0;          // producer index of the last doorbell
-  CtrlSegment* last_ = nullptr;     // the last WQE before producer_
-  std::uint32_t held_ = 0;          // slots of the completion queue taken for the burst that is open
-  bool single_wqe_ = false;         // exactly one WQE lies between rung_ and producer_
+  std::uint32_t own_nop_ = ~0U;  // producer index of the queue's own NOP
+  std::uint32_t rung_ = 0;       // producer index of the last doorbell
+  CtrlSegment* last_ = nullptr;  // the last WQE before producer_
+  std::uint32_t held_ = 0;       // slots of the completion queue taken for the burst that is open
+  bool single_wqe_ = false;      // exactly one WQE lies between rung_ and producer_
   bool failed_ = false;
   std::unique_ptr<std::uint64_t[]> wr_ids_;  // by a WQE's first block
   std::unique_ptr<Mark[]> marks_;

@@ -52,7 +52,8 @@ const char* instead(const char* path, char (&buffer)[PATH_MAX]) noexcept {
       return path;
     case PathKind::redirected:
     case PathKind::uverbs:
-    case PathKind::cm: return buffer;
+    case PathKind::cm:
+      return buffer;
     case PathKind::absent:
       break;
   }

@@ -31,14 +31,14 @@ struct Request {
 class Generator {
  public:
   // remote: where one-sided requests go; empty for anywhere at all.
-  Generator(unsigned seed, std::span<const std::byte> memory, std::uint32_t lkey, const driver::QpConfig& limits,
-            std::optional<queue::Remote> remote = {})
+  Generator(unsigned seed, std::span<const std::byte> memory, std::uint32_t lkey,
+            const driver::QpConfig& limits, std::optional<queue::Remote> remote = {})
       : random_(seed), memory_(memory), lkey_(lkey), limits_(limits), remote_(remote) {}
 
   Request next() {
     using queue::Opcode;
-    static constexpr Opcode rc[] = {Opcode::send,  Opcode::send_with_imm,  Opcode::send_with_inv,
-                                    Opcode::write, Opcode::write_with_imm, Opcode::read,
+    static constexpr Opcode rc[] = {Opcode::send,      Opcode::send_with_imm,  Opcode::send_with_inv,
+                                    Opcode::write,     Opcode::write_with_imm, Opcode::read,
                                     Opcode::fetch_add, Opcode::cmp_swap};
     static constexpr Opcode ud[] = {Opcode::send, Opcode::send_with_imm};
     Request r;
@@ -87,14 +87,22 @@ struct Destination {
 
 inline ibv_wr_opcode to_ibv(queue::Opcode op) {
   switch (op) {
-    case queue::Opcode::send_with_imm: return IBV_WR_SEND_WITH_IMM;
-    case queue::Opcode::send_with_inv: return IBV_WR_SEND_WITH_INV;
-    case queue::Opcode::write: return IBV_WR_RDMA_WRITE;
-    case queue::Opcode::write_with_imm: return IBV_WR_RDMA_WRITE_WITH_IMM;
-    case queue::Opcode::read: return IBV_WR_RDMA_READ;
-    case queue::Opcode::fetch_add: return IBV_WR_ATOMIC_FETCH_AND_ADD;
-    case queue::Opcode::cmp_swap: return IBV_WR_ATOMIC_CMP_AND_SWP;
-    default: return IBV_WR_SEND;
+    case queue::Opcode::send_with_imm:
+      return IBV_WR_SEND_WITH_IMM;
+    case queue::Opcode::send_with_inv:
+      return IBV_WR_SEND_WITH_INV;
+    case queue::Opcode::write:
+      return IBV_WR_RDMA_WRITE;
+    case queue::Opcode::write_with_imm:
+      return IBV_WR_RDMA_WRITE_WITH_IMM;
+    case queue::Opcode::read:
+      return IBV_WR_RDMA_READ;
+    case queue::Opcode::fetch_add:
+      return IBV_WR_ATOMIC_FETCH_AND_ADD;
+    case queue::Opcode::cmp_swap:
+      return IBV_WR_ATOMIC_CMP_AND_SWP;
+    default:
+      return IBV_WR_SEND;
   }
 }
 
@@ -113,7 +121,8 @@ inline bool post_send(ibv_qp* qp, std::span<const Request> requests, const Desti
   std::vector<std::vector<ibv_sge>> lists(requests.size());
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const Request& r = requests[i];
-    for (const auto& sge : r.list) lists[i].push_back({reinterpret_cast<std::uint64_t>(sge.address), sge.bytes, sge.lkey});
+    for (const auto& sge : r.list)
+      lists[i].push_back({reinterpret_cast<std::uint64_t>(sge.address), sge.bytes, sge.lkey});
     ibv_send_wr& wr = wrs[i];
     wr.wr_id = r.wr_id;
     wr.next = i + 1 < requests.size() ? &wrs[i + 1] : nullptr;
@@ -144,27 +153,37 @@ inline bool post_wr(ibv_qp* plain, std::span<const Request> requests, const Dest
     qp->wr_id = r.wr_id;
     qp->wr_flags = to_ibv_flags(r);
     switch (r.op) {
-      case queue::Opcode::send_with_imm: ibv_wr_send_imm(qp, big_endian(r.imm)); break;
-      case queue::Opcode::send_with_inv: ibv_wr_send_inv(qp, r.imm); break;
-      case queue::Opcode::write: ibv_wr_rdma_write(qp, r.remote.rkey, r.remote.address); break;
+      case queue::Opcode::send_with_imm:
+        ibv_wr_send_imm(qp, big_endian(r.imm));
+        break;
+      case queue::Opcode::send_with_inv:
+        ibv_wr_send_inv(qp, r.imm);
+        break;
+      case queue::Opcode::write:
+        ibv_wr_rdma_write(qp, r.remote.rkey, r.remote.address);
+        break;
       case queue::Opcode::write_with_imm:
         ibv_wr_rdma_write_imm(qp, r.remote.rkey, r.remote.address, big_endian(r.imm));
         break;
-      case queue::Opcode::read: ibv_wr_rdma_read(qp, r.remote.rkey, r.remote.address); break;
+      case queue::Opcode::read:
+        ibv_wr_rdma_read(qp, r.remote.rkey, r.remote.address);
+        break;
       case queue::Opcode::fetch_add:
         ibv_wr_atomic_fetch_add(qp, r.remote.rkey, r.remote.address, r.compare_add);
         break;
       case queue::Opcode::cmp_swap:
         ibv_wr_atomic_cmp_swp(qp, r.remote.rkey, r.remote.address, r.compare_add, r.swap);
         break;
-      default: ibv_wr_send(qp);
+      default:
+        ibv_wr_send(qp);
     }
     if (to.ah != nullptr) ibv_wr_set_ud_addr(qp, to.ah, to.qpn, to.qkey);
     if (r.inline_data) {
       ibv_wr_set_inline_data(qp, const_cast<void*>(r.list[0].address), r.list[0].bytes);
     } else {
       std::vector<ibv_sge> list;
-      for (const auto& sge : r.list) list.push_back({reinterpret_cast<std::uint64_t>(sge.address), sge.bytes, sge.lkey});
+      for (const auto& sge : r.list)
+        list.push_back({reinterpret_cast<std::uint64_t>(sge.address), sge.bytes, sge.lkey});
       ibv_wr_set_sge_list(qp, list.size(), list.data());
     }
   }
@@ -175,7 +194,8 @@ inline bool post_ours(queue::Qp& qp, std::span<const Request> requests, const De
   using queue::Opcode;
   auto burst = qp.send_burst();
   for (const Request& r : requests) {
-    const queue::WrOptions options{.wr_id = r.wr_id, .signal = r.signal, .solicited = r.solicited, .fence = r.fence};
+    const queue::WrOptions options{
+        .wr_id = r.wr_id, .signal = r.signal, .solicited = r.solicited, .fence = r.fence};
     const std::span<const queue::Sge> list(r.list);
     const std::span<const std::byte> data =
         r.inline_data ? std::span(static_cast<const std::byte*>(r.list[0].address), r.list[0].bytes)
@@ -183,29 +203,42 @@ inline bool post_ours(queue::Qp& qp, std::span<const Request> requests, const De
     bool posted = false;
     if (to.ah != nullptr) {
       if (r.op == Opcode::send)
-        posted = r.inline_data ? burst.send_inline_to(to.address, data, options) : burst.send_to(to.address, list, options);
+        posted = r.inline_data ? burst.send_inline_to(to.address, data, options)
+                               : burst.send_to(to.address, list, options);
       else
         posted = r.inline_data ? burst.send_inline_to_with_imm(to.address, data, r.imm, options)
                                : burst.send_to_with_imm(to.address, list, r.imm, options);
     } else {
       switch (r.op) {
-        case Opcode::send: posted = r.inline_data ? burst.send_inline(data, options) : burst.send(list, options); break;
+        case Opcode::send:
+          posted = r.inline_data ? burst.send_inline(data, options) : burst.send(list, options);
+          break;
         case Opcode::send_with_imm:
           posted = r.inline_data ? burst.send_inline_with_imm(data, r.imm, options)
                                  : burst.send_with_imm(list, r.imm, options);
           break;
-        case Opcode::send_with_inv: posted = burst.send_with_inv(r.list[0], r.imm, options); break;
+        case Opcode::send_with_inv:
+          posted = burst.send_with_inv(r.list[0], r.imm, options);
+          break;
         case Opcode::write:
-          posted = r.inline_data ? burst.write_inline(data, r.remote, options) : burst.write(list, r.remote, options);
+          posted = r.inline_data ? burst.write_inline(data, r.remote, options)
+                                 : burst.write(list, r.remote, options);
           break;
         case Opcode::write_with_imm:
           posted = r.inline_data ? burst.write_inline_with_imm(data, r.remote, r.imm, options)
                                  : burst.write_with_imm(list, r.remote, r.imm, options);
           break;
-        case Opcode::read: posted = burst.read(list, r.remote, options); break;
-        case Opcode::fetch_add: posted = burst.fetch_add(r.list[0], r.remote, r.compare_add, options); break;
-        case Opcode::cmp_swap: posted = burst.cmp_swap(r.list[0], r.remote, r.compare_add, r.swap, options); break;
-        default: break;
+        case Opcode::read:
+          posted = burst.read(list, r.remote, options);
+          break;
+        case Opcode::fetch_add:
+          posted = burst.fetch_add(r.list[0], r.remote, r.compare_add, options);
+          break;
+        case Opcode::cmp_swap:
+          posted = burst.cmp_swap(r.list[0], r.remote, r.compare_add, r.swap, options);
+          break;
+        default:
+          break;
       }
     }
     if (!posted) return false;

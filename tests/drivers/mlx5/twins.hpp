@@ -75,7 +75,9 @@ class Theirs {
   ibv_cq* cq() const { return cq_.get(); }
   const std::byte* ring() const { return static_cast<const std::byte*>(view_.sq.buf); }
   std::uint32_t blocks() const { return view_.sq.wqe_cnt; }
-  std::uint32_t send_record() const { return big_endian(static_cast<std::uint32_t>(view_.dbrec[MLX5_SND_DBR])); }
+  std::uint32_t send_record() const {
+    return big_endian(static_cast<std::uint32_t>(view_.dbrec[MLX5_SND_DBR]));
+  }
   const std::byte* registers() const { return static_cast<const std::byte*>(view_.bf.reg); }
   std::uint32_t half_bytes() const { return view_.bf.size; }
 
@@ -87,8 +89,9 @@ class Theirs {
     const bool ud = config.transport == driver::Transport::ud;
     attr.qkey = 0x11111111;
     attr.qp_access_flags = static_cast<unsigned>(verbs::to_ibv_access(driver::all_access));
-    REQUIRE(ibv_modify_qp(get(), &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-                                            (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS)) == 0);
+    REQUIRE(ibv_modify_qp(get(), &attr,
+                          IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+                              (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS)) == 0);
     const driver::RtrConfig rtr = rtr_to(peer, get()->qp_num, device);
     attr.qp_state = IBV_QPS_RTR;
     attr.path_mtu = verbs::to_ibv_mtu(rtr.mtu_bytes);
@@ -96,8 +99,8 @@ class Theirs {
     attr.max_dest_rd_atomic = 16;
     attr.min_rnr_timer = 12;
     attr.ah_attr = verbs::to_ibv_path(rtr.path, 1, true);
-    const int rc_rtr = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                       IBV_QP_MIN_RNR_TIMER;
+    const int rc_rtr = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
     REQUIRE(ibv_modify_qp(get(), &attr, IBV_QP_STATE | (ud ? 0 : rc_rtr)) == 0);
     attr.qp_state = IBV_QPS_RTS;
     attr.timeout = 0;

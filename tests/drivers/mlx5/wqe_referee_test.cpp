@@ -19,7 +19,8 @@ namespace {
 constexpr std::size_t memory_bytes = 1 << 16;
 
 struct Bench {
-  explicit Bench(driver::Device& the_device) : device(the_device), pd(device.create_pd()), memory(memory_bytes) {
+  explicit Bench(driver::Device& the_device)
+      : device(the_device), pd(device.create_pd()), memory(memory_bytes) {
     for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<std::byte>(i * 31 + i / 256);
     region = pd->register_memory(memory, driver::all_access);
   }
@@ -35,7 +36,10 @@ struct Bench {
 // Bytes of a WQE that mean something.
 std::uint32_t meaningful_bytes(const Request& r, bool datagram, std::uint32_t segments) {
   if (!r.inline_data || r.list[0].bytes == 0) return segments * 16;
-  const std::uint32_t head = 16 + (datagram ? 48U : r.op == queue::Opcode::write || r.op == queue::Opcode::write_with_imm ? 16U : 0U);
+  const std::uint32_t head =
+      16 + (datagram                                                                ? 48U
+            : r.op == queue::Opcode::write || r.op == queue::Opcode::write_with_imm ? 16U
+                                                                                    : 0U);
   return head + 4 + r.list[0].bytes;
 }
 
@@ -74,7 +78,8 @@ struct Total {
 
 // Rings that fill once and never complete.
 template <typename Post>
-Total one_pass(driver::Device& device, const driver::QpConfig& config, unsigned seed, bool builder, Post post) {
+Total one_pass(driver::Device& device, const driver::QpConfig& config, unsigned seed, bool builder,
+               Post post) {
   Bench bench(device);
   Theirs theirs(bench.context(), bench.ibv(), device, config, builder, Peer::nobody);
   Ours ours(device, *bench.pd, config, Peer::nobody);
@@ -94,13 +99,15 @@ Total one_pass(driver::Device& device, const driver::QpConfig& config, unsigned 
   Generator generator(seed, bench.memory, bench.region->lkey(), config);
   Total total;
   std::uint32_t at = 0;
-  for (std::uint32_t n = seed % 7 + 1; at + 16 * n < blocks && total.requests + n < config.send_wrs; n = n % 9 + 1) {
+  for (std::uint32_t n = seed % 7 + 1; at + 16 * n < blocks && total.requests + n < config.send_wrs;
+       n = n % 9 + 1) {
     std::vector<Request> requests;
     for (std::uint32_t i = 0; i < n; ++i) requests.push_back(generator.next());
     REQUIRE(post(theirs.get(), requests, to));
     REQUIRE(post_ours(ours.qp(), requests, to));
     std::string difference;
-    at = compare(theirs.ring(), ours.ring(), blocks, at, requests, config.transport == driver::Transport::ud, difference);
+    at = compare(theirs.ring(), ours.ring(), blocks, at, requests, config.transport == driver::Transport::ud,
+                 difference);
     REQUIRE(difference == "");
     REQUIRE(theirs.send_record() == ours.send_record());
     REQUIRE(ours.send_record() == (at & 0xffff));
@@ -110,7 +117,12 @@ Total one_pass(driver::Device& device, const driver::QpConfig& config, unsigned 
 }
 
 driver::QpConfig config_of(driver::Transport transport, std::uint32_t sge, std::uint32_t inline_bytes) {
-  return {.transport = transport, .send_wrs = 256, .recv_wrs = 256, .send_sge = sge, .recv_sge = 1, .inline_bytes = inline_bytes};
+  return {.transport = transport,
+          .send_wrs = 256,
+          .recv_wrs = 256,
+          .send_sge = sge,
+          .recv_sge = 1,
+          .inline_bytes = inline_bytes};
 }
 
 }  // namespace
@@ -122,7 +134,11 @@ TEST_SUITE("mlx5.referee") {
     Total total;
     for (const auto transport : {driver::Transport::rc, driver::Transport::ud})
       for (unsigned seed = 0; seed < 20; ++seed) {
-        const auto config = config_of(transport, seed % 4 == 0 ? 1 : seed % 4 == 1 ? 3 : 8, seed % 3 == 0 ? 28 : 220);
+        const auto config = config_of(transport,
+                                      seed % 4 == 0   ? 1
+                                      : seed % 4 == 1 ? 3
+                                                      : 8,
+                                      seed % 3 == 0 ? 28 : 220);
         CAPTURE(seed);
         CAPTURE(name(transport));
         total.requests += one_pass(*device, config, seed, false, post_send).requests;
@@ -141,7 +157,8 @@ TEST_SUITE("mlx5.referee") {
     Theirs theirs(bench.context(), bench.ibv(), *device, config, false, Peer::itself);
     Ours ours(*device, *bench.pd, config, Peer::itself);
     REQUIRE(theirs.blocks() == ours.blocks());
-    const queue::Remote remote{reinterpret_cast<std::uint64_t>(bench.memory.data() + 40960), bench.region->rkey()};
+    const queue::Remote remote{reinterpret_cast<std::uint64_t>(bench.memory.data() + 40960),
+                               bench.region->rkey()};
     Generator generator(5, std::span(bench.memory).first(16384), bench.region->lkey(), config, remote);
     const queue::Sge sink{bench.memory.data() + 16384, 24576, bench.region->lkey()};
     std::uint32_t at = 0;
@@ -168,7 +185,8 @@ TEST_SUITE("mlx5.referee") {
       at = compare(theirs.ring(), ours.ring(), theirs.blocks(), at, requests, false, difference);
       REQUIRE(difference == "");
       REQUIRE(theirs.send_record() == ours.send_record());
-      if (before / theirs.blocks() != at / theirs.blocks()) crossed[theirs.blocks() - before % theirs.blocks()] = true;
+      if (before / theirs.blocks() != at / theirs.blocks())
+        crossed[theirs.blocks() - before % theirs.blocks()] = true;
 
       // Both to the end: the last one was signalled.
       const std::uint64_t wanted = requests.back().wr_id;

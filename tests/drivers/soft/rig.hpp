@@ -60,17 +60,21 @@ struct End {
   }
 
   queue::Qp& add_qp(const QpOptions& options) {
-    qps.push_back(std::make_unique<queue::Qp>(port->create_qp(*pd, *send_cq_driver, *recv_cq_driver, options.config),
-                                              *send_cq, *recv_cq, options.config.transport, options.signal_every));
+    qps.push_back(
+        std::make_unique<queue::Qp>(port->create_qp(*pd, *send_cq_driver, *recv_cq_driver, options.config),
+                                    *send_cq, *recv_cq, options.config.transport, options.signal_every));
     return *qps.back();
   }
   queue::Qp& qp() { return *qps.front(); }
-  Sge sge(std::size_t offset, std::uint32_t bytes) const { return {memory.data() + offset, bytes, region->lkey()}; }
+  Sge sge(std::size_t offset, std::uint32_t bytes) const {
+    return {memory.data() + offset, bytes, region->lkey()};
+  }
   queue::Remote remote(std::size_t offset) const {
     return {reinterpret_cast<std::uint64_t>(memory.data() + offset), region->rkey()};
   }
   void fill(std::size_t offset, std::size_t bytes, unsigned seed) {
-    for (std::size_t i = 0; i < bytes; ++i) memory[offset + i] = static_cast<std::byte>(i * 7 + i / 251 + seed);
+    for (std::size_t i = 0; i < bytes; ++i)
+      memory[offset + i] = static_cast<std::byte>(i * 7 + i / 251 + seed);
   }
   bool holds(std::size_t offset, std::size_t bytes, unsigned seed) const {
     for (std::size_t i = 0; i < bytes; ++i)
@@ -121,7 +125,9 @@ inline void connect(End& a, queue::Qp& qa, End& b, queue::Qp& qb, const QpOption
 struct Pair {
   explicit Pair(const QpOptions& options = {}, const soft::SoftOptions& soft = in_process(),
                 std::size_t memory_bytes = 1 << 20, driver::Access access = driver::all_access)
-      : driver(soft::make_driver(soft)), device(driver->open("")), a(*device, options, memory_bytes, access),
+      : driver(soft::make_driver(soft)),
+        device(driver->open("")),
+        a(*device, options, memory_bytes, access),
         b(*device, options, memory_bytes, access) {
     if (options.config.transport == driver::Transport::ud) {
       a.qp().activate(options.init);
