@@ -33,6 +33,7 @@ class SendBurst {
         qpn_be_(big_endian(sq.ring_.qpn << 8)),
         producer_(sq.producer_),
         posted_(sq.posted_),
+        published_(sq.posted_),
         last_(sq.last_) {}
   ~SendBurst() {
     if (size() != 0) ring();
@@ -153,7 +154,7 @@ class SendBurst {
   // --- end of the burst ---------------------------------------------------------------------
 
   // Requests built since the last ring() or defer().
-  std::uint32_t size() const noexcept { return posted_ - sq_.posted_; }
+  std::uint32_t size() const noexcept { return posted_ - published_; }
 
   // Hands the requests to the device: doorbell record, then doorbell. Returns their number.
   std::uint32_t ring() noexcept {
@@ -164,12 +165,11 @@ class SendBurst {
 
   // Leaves the doorbell to SendQueue::ring_doorbell, which can cover several bursts.
   std::uint32_t defer() noexcept {
-    const std::uint32_t count = posted_ - sq_.posted_;
+    const std::uint32_t count = size();
     if (count == 0) return 0;
-    sq_.single_wqe_ = count == 1 && sq_.rung_ == sq_.producer_;
     sq_.producer_ = producer_;
     sq_.posted_ = posted_;
-    sq_.posted_total_ += count;
+    published_ = posted_;
     sq_.bytes_posted_ += bytes_;
     bytes_ = 0;
     sq_.last_ = last_;
@@ -322,6 +322,7 @@ class SendBurst {
   std::uint32_t producer_;
   std::uint32_t room_ = 0;  // blocks until SendQueue::room_for is asked
   std::uint32_t posted_;
+  std::uint32_t published_;  // of those, handed to the queue
   CtrlSegment* last_;
   std::uint64_t bytes_ = 0;
 };

@@ -45,7 +45,6 @@ void SendQueue::close_tail() noexcept {
                 static_cast<std::uint64_t>(big_endian(ring_.qpn << 8 | 1)) << 32);
   store_u64(reinterpret_cast<std::byte*>(nop) + 8, 0);
   wr_ids_[producer_ & mask_] = wr_ids_[block_of(last_)];
-  single_wqe_ = rung_ == producer_;
   own_nop_ = producer_;
   last_ = nop;
   ++producer_;
@@ -64,6 +63,7 @@ std::uint32_t SendQueue::retire_failed(std::uint16_t wqe_counter) noexcept {
   }
   tail_ = index;
   retired_ += count;
+  retired_total_ += count;
   failed_ = true;
   return count;
 }

@@ -48,7 +48,7 @@ class SendQueue {
   // Requests posted and not yet retired.
   std::uint32_t outstanding() const noexcept { return posted_ - retired_; }
   std::uint32_t free_blocks() const noexcept { return ring_.blocks - (producer_ - tail_); }
-  std::uint64_t posted_total() const noexcept { return posted_total_; }
+  std::uint64_t posted_total() const noexcept { return retired_total_ + outstanding(); }
   std::uint64_t doorbells() const noexcept { return doorbells_; }
   std::uint64_t bytes_posted() const noexcept { return bytes_posted_; }
 
@@ -66,7 +66,8 @@ class SendQueue {
     wqes_before_record();
     store_record(ring_.record, producer_ & 0xffff);
     ++doorbells_;
-    const bool lone = single_wqe_;
+    const bool lone = posted_ - rung_posted_ == 1;
+    rung_posted_ = posted_;
     const std::uint32_t blocks = producer_ - rung_;
     rung_ = producer_;
     if (ring_.hook.function != nullptr) {
@@ -112,6 +113,7 @@ class SendQueue {
   std::uint32_t retire(const Mark& mark) noexcept {
     const std::uint32_t count = mark.sequence - retired_;
     retired_ = mark.sequence;
+    retired_total_ += count;
     tail_ = mark.end;
     return count;
   }
@@ -143,17 +145,17 @@ class SendQueue {
   std::uint32_t signalled_end_ = 0;
   std::uint32_t signalled_sequence_ = 0;
   std::uint32_t signal_every_;
-  std::uint32_t own_nop_ = ~0U;  // producer index of the queue's own NOP
-  std::uint32_t rung_ = 0;       // producer index of the last doorbell
-  CtrlSegment* last_ = nullptr;  // the last WQE before producer_
-  std::uint32_t held_ = 0;       // slots of the completion queue taken for the burst that is open
-  bool single_wqe_ = false;      // exactly one WQE lies between rung_ and producer_
+  std::uint32_t own_nop_ = ~0U;    // producer index of the queue's own NOP
+  std::uint32_t rung_ = 0;         // producer index of the last doorbell
+  std::uint32_t rung_posted_ = 0;  // requests at the last doorbell
+  CtrlSegment* last_ = nullptr;    // the last WQE before producer_
+  std::uint32_t held_ = 0;         // slots of the completion queue taken for the burst that is open
   bool failed_ = false;
   std::unique_ptr<std::uint64_t[]> wr_ids_;  // by a WQE's first block
   std::unique_ptr<Mark[]> marks_;
   CompletionQueue* cq_;
 
-  std::uint64_t posted_total_ = 0;
+  std::uint64_t retired_total_ = 0;
   std::uint64_t doorbells_ = 0;
   std::uint64_t bytes_posted_ = 0;
 };
