@@ -30,9 +30,11 @@ test_needs=(
   'python3 command:python3'
   'iproute2 command:ip'
   'procps command:ps'
+  'make command:make'
   'ibverbs-providers file:/etc/libibverbs.d/mlx5.driver'
   'ibverbs-utils command:ibv_devinfo'
   'perftest command:ib_send_bw'
+  'rdmacm-utils command:rping'
   'python3-pyverbs file:/usr/lib/python3/dist-packages/pyverbs'
 )
 

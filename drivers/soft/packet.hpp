@@ -73,6 +73,11 @@ inline constexpr std::uint32_t own_address_space = 0xffffffff;  // `offset` is a
 // last. On a wire that carries frames there are no references, and so no runs.
 inline constexpr std::uint32_t max_run_bytes = 64 << 10;
 
+struct AtomicOperands {
+  std::uint64_t swap_add;
+  std::uint64_t compare;
+};
+
 struct Packet {
   PacketOp op;
   std::uint8_t flags;
@@ -89,10 +94,7 @@ struct Packet {
   std::uint8_t run;        // by reference only: so many packets in one; 0 and 1: one
   union {
     PayloadReference reference;
-    struct {
-      std::uint64_t swap_add;
-      std::uint64_t compare;
-    } atomic;                       // AtomicETH
+    AtomicOperands atomic;          // AtomicETH
     std::uint64_t atomic_original;  // AtomicAckETH
   };
 };

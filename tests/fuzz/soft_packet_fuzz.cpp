@@ -94,10 +94,10 @@ struct Victim {
   void post_receive(SoftQp& qp, std::uint32_t bytes) {
     const queue::RecvRing& ring = qp.recv_ring();
     if (qp.receives() == ring.entries) return;
-    std::uint32_t& posted = received[&qp == ud.get()];
-    queue::put_receive_segment(ring.wqes + posted % ring.entries * ring.stride_bytes, bytes, key,
+    std::uint32_t& count = received[&qp == ud.get()];
+    queue::put_receive_segment(ring.wqes + count % ring.entries * ring.stride_bytes, bytes, key,
                                memory.data() + guard_bytes);
-    queue::store_record(ring.record, ++posted & 0xffff);
+    queue::store_record(ring.record, ++count & 0xffff);
   }
   void post_send(std::uint8_t opcode, std::uint32_t bytes) {
     const queue::SendRing& ring = rc->send_ring();

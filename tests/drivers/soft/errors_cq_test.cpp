@@ -76,7 +76,6 @@ TEST_SUITE("soft.errors.cq") {
   }
 
   TEST_CASE("queues beyond the device's limits are refused in words") {
-    QpOptions options;
     Pair pair;
     const auto& limits = pair.device->limits();
     CHECK_THROWS_AS(pair.a.port->create_cq(0), Error);

@@ -27,6 +27,11 @@ using pollen::big_endian;
 struct alignas(64) Block {
   std::byte bytes[64];
 };
+// Of all blocks together, one behind the other.
+inline std::byte* bytes_of(std::vector<Block>& blocks) { return reinterpret_cast<std::byte*>(blocks.data()); }
+inline const std::byte* bytes_of(const std::vector<Block>& blocks) {
+  return reinterpret_cast<const std::byte*>(blocks.data());
+}
 
 inline constexpr std::byte untouched{0xa5};
 
@@ -163,7 +168,7 @@ class SendMemory {
   std::uint32_t qpn() const { return shape_.qpn; }
   Uar& uar() { return uar_; }
   std::uint32_t record() const { return big_endian(record_); }
-  const std::byte* uar_bytes(std::uint32_t offset) const { return uar_page_[0].bytes + offset; }
+  const std::byte* uar_bytes(std::uint32_t offset) const { return bytes_of(uar_page_) + offset; }
   std::byte* block(std::uint32_t index) { return wqes_[index & (shape_.blocks - 1)].bytes; }
   void refill() { std::memset(wqes_.data(), static_cast<int>(untouched), wqes_.size() * sizeof(Block)); }
 
@@ -228,7 +233,7 @@ struct RecvMemory {
     return {.wqes = wqes[0].bytes, .entries = entries, .stride_bytes = stride_bytes, .record = &record_be};
   }
   const std::byte* wqe(std::uint32_t index) const {
-    return wqes[0].bytes + (index & (entries - 1)) * stride_bytes;
+    return bytes_of(wqes) + (index & (entries - 1)) * stride_bytes;
   }
   std::uint32_t record() const { return big_endian(record_be); }
 
